@@ -3,10 +3,10 @@
  *     bench_allreduce --ranks=2 --algorithm=direct -b 4K -e 64M -f 4
  *
  * Ranks are processes of this machine. Every iteration starts at a barrier; its time is that of the slowest
- * rank; `time` is the median. algbw is bytes / time, busbw is algbw * 2 (n - 1) / n: what each rank's
- * connection has to carry, whatever the number of ranks. `#wrong` counts elements that are not exactly the
- * mean. With --contract=arena the vectors live in shared memory from the start, as a worker's gradients do;
- * with private they are the caller's own, as for a library that is handed a pointer.
+ * rank; `time` is the median. algbw is bytes / time, busbw is algbw * 2 (n - 1) / n: the load of each rank's
+ * connection, for any number of ranks. `#wrong` counts elements that are not exactly the mean. With
+ * --contract=arena the vectors are in shared memory from the start, as a worker's gradients are; with private
+ * they are the caller's own, as for a library that is handed a pointer.
  *
  * With --then-step a step of SGD with momentum follows: `after` it on every rank's own weights, or `fused`
  * into one pass over one copy of the weights, as `entrain run --strategy=ring` has them on one host. `#wrong`
@@ -52,9 +52,9 @@ struct bench {
 static const char usage[] = "usage: bench_allreduce [options]\n"
                             "  -b, --minbytes=N      smallest vector in bytes, K, M, G allowed [4K]\n"
                             "  -e, --maxbytes=N      largest vector [64M]\n"
-                            "  -f, --stepfactor=N    from size to size [4]\n"
-                            "  -w, --warmup_iters=N  iterations that are not timed [3]\n"
-                            "  -n, --iters=N         iterations that are [30]\n"
+                            "  -f, --stepfactor=N    factor between sizes [4]\n"
+                            "  -w, --warmup_iters=N  untimed iterations first [3]\n"
+                            "  -n, --iters=N         timed iterations [30]\n"
                             "  -c, --check=0|1       compare the result with the exact mean [1]\n"
                             "      --ranks=N         processes, 2 .. 16 [2]\n"
                             "      --algorithm=A     auto, direct, ring (over TCP), naive [auto]\n"
@@ -62,7 +62,7 @@ static const char usage[] = "usage: bench_allreduce [options]\n"
                             "the caller's own [arena]\n"
                             "      --then-step=T     none, after: SGD with momentum on every rank's weights, "
                             "fused: in one pass [none]\n"
-                            "      --json            one object a line\n";
+                            "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
@@ -80,7 +80,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* A positive number with an optional K, M or G (1024s, as in nccl-tests); 0 if it is none. */
+/* A positive number with an optional K, M or G (1024s, as in nccl-tests); 0 if invalid. */
 static uint64_t parse_number(const char *text)
 {
     char *end;
@@ -97,7 +97,7 @@ static int parse_then(const char *text)
     return -1;
 }
 
-/* The number of the algorithm, or -1. */
+/* The algorithm's number, or -1. */
 static int parse_algorithm(const char *name)
 {
     int a = ENI_COLL_NAIVE;
@@ -172,7 +172,7 @@ static en_status trial_once(struct trial *trial)
     return st;
 }
 
-/* Small numbers, so that the sum is exact in any order. */
+/* Small numbers, for which the sum is exact in any order. */
 static float value_of(int rank, uint64_t i)
 {
     return (float)((i * 7 + (uint64_t)rank * 13) % 101);
@@ -301,7 +301,7 @@ static int rank_main(int rank, int n, cluster_board *board, void *user)
         trial.count = bytes / sizeof(float);
         if (time_size(b, &trial, rank) != 0 || eni_coll_run(trial.coll, &barrier) != EN_OK) return 1;
         if (rank == 0) report(b, trial.count);
-        if (eni_coll_run(trial.coll, &barrier) != EN_OK) return 1; /* until it is printed */
+        if (eni_coll_run(trial.coll, &barrier) != EN_OK) return 1; /* wait until it is printed */
     }
     eni_free(trial.private);
     eni_coll_close(trial.coll);
@@ -314,7 +314,7 @@ static en_status bench_open(struct bench *b)
 {
     const struct options *o = &b->options;
     const eni_coll_facts facts = {.asked = o->algorithm, .nranks = o->nranks, .nhosts = 1};
-    static eni_arena *board; /* what the ranks write and rank 0 reads, until the end */
+    static eni_arena *board; /* written by the ranks and read by rank 0, until the end */
     const uint64_t floats = (uint64_t)MAX_ITERATIONS * CLUSTER_MAX * 2 + CLUSTER_MAX * 2;
     if (eni_coll_choose(&facts, &b->choice) != EN_OK) return EN_EINVAL;
     if (eni_arena_open(floats, 1, 1, &board) != EN_OK) return EN_ENOMEM;

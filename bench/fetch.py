@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How fast an object comes out of a bucket: by `transfer`, which signs, hashes and keeps it, and by curl, which only writes
-it to a file. Both from the same service on loopback and into memory (/dev/shm), so that neither waits for a disk.
+"""The rate of downloading an object from an S3 bucket: by `transfer`, which signs, hashes and caches it, and by curl, which only
+writes it to a file. Both from the same service on loopback and into memory (/dev/shm), so that neither waits for a disk.
 
     fetch.py --build=build --mb=1024
 
-One JSON object. The service gives zeros by sendfile(2) and looks at no signature.
+One JSON object. The service sends zeros by sendfile(2) and does not check signatures.
 """
 import argparse
 import hashlib
@@ -70,7 +70,7 @@ def main():
                                             "--log-level", "0", "--quiet", "--", "s3://bucket/object"])):
             answer = os.pipe()
             begin = time.monotonic()
-            # descriptor 3 is where transfer says what came
+            # transfer reports its downloads on descriptor 3
             subprocess.run(["sh", "-c", f'exec "$@" 3>&{answer[1]}', "sh", *command], env=env, check=True, timeout=300,
                            pass_fds=[answer[1]])
             taken[name] = time.monotonic() - begin

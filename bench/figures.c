@@ -6,7 +6,8 @@
 uint64_t figures_number(const char *text)
 {
     char *end;
-    if (*text < '0' || *text > '9' || strpbrk(text, "xX")) return 0; /* strtod takes "inf", "0x1p3", signs */
+    /* strtod accepts "inf", "0x1p3", signs */
+    if (*text < '0' || *text > '9' || strpbrk(text, "xX")) return 0;
     const double value = strtod(text, &end);
     const char *units = "KMG", *unit = *end ? strchr(units, *end & ~0x20) : NULL;
     if (*end && (!unit || end[1])) return 0;

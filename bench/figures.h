@@ -1,4 +1,4 @@
-/* figures.h - numbers in and out of a bench: sizes and lists from flags, medians and tails of times. */
+/* figures.h - parsing and statistics for benchmarks: sizes and lists from flags, medians and tails of times. */
 #ifndef BENCH_FIGURES_H
 #define BENCH_FIGURES_H
 
@@ -17,14 +17,14 @@ typedef struct words {
     int n;
 } words;
 
-/* A positive number with an optional K, M or G (1024s, as in nccl-tests) and decimals: "4K", "1.7M"; 0 if the
- * text is none. */
+/* A positive number with an optional K, M or G (1024s, as in nccl-tests) and decimals: "4K", "1.7M"; 0 if
+ * invalid. */
 uint64_t figures_number(const char *text);
 
 /* "1,2,4" and "4K,1.7M". 0 if an entry is not a number of at least `least`, or there are too many. */
 int figures_list(const char *text, uint64_t least, figures *figures_out);
 
-/* "a,b". Cuts `text` at its commas; 0 for an empty word or too many. */
+/* "a,b". Splits `text` in place at its commas; 0 for an empty word or too many. */
 int figures_words(char *text, words *words_out);
 
 /* Sorts `times` (n) in place; median and p99 (nearest rank) in microseconds. n >= 1. */

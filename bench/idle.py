@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What waiting costs: a run of two workers of which one is stopped (SIGSTOP) in the middle of its training, so that the
-other, and psd, wait for it. 100 ms later their CPU time is read, and again after --seconds.
+"""The cost of waiting: in a run of two workers one is stopped (SIGSTOP) during training, so that the other, and psd, wait for
+it. Their CPU time is read 100 ms later, and again after --seconds.
 
     idle.py --build=build --strategy=ps-sync
 
-One JSON object a process that waits. The run is ended afterwards. Linux only (/proc).
+One JSON object per waiting process. The run is ended afterwards. Linux only (/proc).
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ def stat(pid):
 
 
 def cpu_ns(pid):
-    """Of all threads, by the scheduler's account, which knows less than a tick."""
+    """CPU time of all threads, from schedstat, which is finer than a tick."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
 
 

@@ -1,9 +1,9 @@
-/* images.c - times what the loader does to an image, on one core: from stored bytes to what a model reads.
+/* images.c - times the loader's work on an image, on one core: from stored bytes to a model's input.
  *
  *     bench_images --what=augment      32 x 32, --augment=crop:32:4,flip, normalised
  *     bench_images --what=resize       32 x 32 to 224 x 224, normalised
  *
- * 256 images in planes, as CIFAR has them, go into one batch again and again; the draws are part of it. */
+ * 256 images in planes, as CIFAR has them, go into one batch again and again; the random draws are included. */
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static const char usage[] =
     "usage: bench_images [options]\n"
     "      --what=W          augment, resize [both]\n"
     "  -n, --iters=N         passes over 256 images, 1 .. 1000; the median counts [30]\n"
-    "      --json            one object a line\n";
+    "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"what", required_argument, NULL, 'w'},
@@ -61,7 +61,7 @@ static int run(const char *what, eni_transform transform, int rounds, bool is_js
         state = state * 1664525u + 1013904223u;
         images[i] = (uint8_t)(state >> 24);
     }
-    (void)pass_ns(&pixels, images, 0, out); /* its pages */
+    (void)pass_ns(&pixels, images, 0, out); /* touches its pages */
     for (int i = 0; i < rounds; i++)
         ns[i] = pass_ns(&pixels, images, (uint64_t)i, out);
     figures_times(ns, (size_t)rounds, &median, &tail);
@@ -69,7 +69,7 @@ static int run(const char *what, eni_transform transform, int rounds, bool is_js
     if (is_json)
         printf("{\"what\": \"%s\", \"us\": %.3f, \"images_s\": %.0f}\n", what, median, 1e6 / median);
     else
-        printf("%-8s %8.2f us an image, %.0f images/s\n", what, median, 1e6 / median);
+        printf("%-8s %8.2f us per image, %.0f images/s\n", what, median, 1e6 / median);
     eni_free(out);
     eni_free(images);
     eni_pixels_fini(&pixels);
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     }
     if (rounds < 1 || rounds > MAX_ROUNDS || optind < argc ||
         (what[0] != '\0' && strcmp(what, "augment") != 0 && strcmp(what, "resize") != 0)) {
-        fputs("bench_images: --help says what can be\n", stderr);
+        fputs("bench_images: invalid flag; see --help\n", stderr);
         return 2;
     }
     int code = 0;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What it takes to join a run, and what the others notice: `entrain join` while a run of ps-async or ssp trains.
+"""The time to join a run, and the pause of the other ranks: `entrain join` while a run of ps-async or ssp trains.
 
     join.py --build=build --strategy=ssp:bound=3
 
-One JSON object. `seconds`: from the start of `entrain join` to the end of the newcomer's first step. `pause_ms`: by how much the
-longest step of the others, from that start to 0.1 s behind that end, exceeds the longest in as much time before. A step lasts from the end of
-the one before, so that nothing between two is left out. The run begins with one worker (-n): each has a core then on a machine
-of two.
+One JSON object. `seconds`: from the start of `entrain join` to the end of the newcomer's first step. `pause_ms`: the longest step
+of the others from that start to 0.1 s after that end, less the longest step in a period of the same length before. A step lasts
+from the end of the previous one, so that the time between two steps counts. The run begins with one worker (-n), so that each has
+a core on a machine with two.
 """
 import argparse
 import json
@@ -22,17 +22,17 @@ def wait_for(what, processes, found, deadline_s=30):
     deadline = time.monotonic() + deadline_s
     while not found():
         if any(p.poll() is not None for p in processes) or time.monotonic() > deadline:
-            raise SystemExit(f"join.py: {what} did not come in time")
+            raise SystemExit(f"join.py: {what} did not appear in time")
         time.sleep(0.01)
 
 
 def steps(folder, rank):
-    """When each step of a rank had ended, on the training clock."""
+    """The end of each step of a rank, on the training clock."""
     return [json.loads(line)["t"] for line in pathlib.Path(folder, f"metrics-{rank}.jsonl").read_text().splitlines()]
 
 
 def longest(ends, begin, end):
-    """Of the steps of which a part lies between these."""
+    """The longest of the steps that overlap this period."""
     return max((b - a for a, b in zip(ends, ends[1:]) if b > begin and a < end), default=0)
 
 
@@ -61,7 +61,7 @@ def main():
             start -= result["clock"]["begin_ns"] * 1e-9
             until = end + BEHIND_S
             if start < until - start:
-                raise SystemExit("join.py: the run had not trained for long enough before")
+                raise SystemExit("join.py: the run had not trained long enough before")
             near = max(longest(steps(folder, rank), start, until) for rank in range(a.n))
             before = max(longest(steps(folder, rank), 2 * start - until, start) for rank in range(a.n))
             print(json.dumps(dict(bench="join", strategy=a.strategy, workers=a.n, seconds=round(end - start, 3),

@@ -5,11 +5,11 @@
  *     bench_layers --op=batchnorm:32x32x64 --op=maxpool:112x112x64 --batch=128
  *
  * One layer runs -n times in a row on the same memory, so its data is as warm as the caches allow; the sum is
- * what a step would take if nothing lay between its layers. The peak is the device's product of two square
- * matrices (--peak). `share` is a pass's flops per second over that peak. Passes that mostly move memory have
- * none; on a GPU that tells the peak of its memory, `moved` is what a pass must read and write at least, per
- * second, over that. There a pass is put into the queue many times before anybody waits, or the host's call
- * would be what is measured. The loader, the optimizer and the exchange are not in it: see bench_train. */
+ * the time of a step without any work between its layers. The peak is the device's product of two square
+ * matrices (--peak). `share` is a pass's flops per second over that peak; passes that mostly move memory have
+ * none. On a GPU that reports the peak of its memory, `moved` is the least that a pass must read and write, per
+ * second, over that peak. There a pass is queued many times before the host waits, or the host's call would be
+ * measured. The loader, the optimizer and the exchange are not included: see bench_train. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,13 +35,13 @@ enum {
 };
 
 typedef struct options {
-    const char *model, *device, *ops[MAX_OPS]; /* operations by themselves, in place of the model */
+    const char *model, *device, *ops[MAX_OPS]; /* single operations in place of the model */
     int nops, batch, threads, rounds, peak_side, is_json, has_tf32;
     uint32_t dtype;
-    en_data_shape data; /* of a network that takes any size */
+    en_data_shape data; /* input of a network that takes any size */
 } options;
 
-/* One layer planned, with memory of its own. */
+/* One planned layer with its own memory. */
 typedef struct bench_layer {
     en_op op;
     en_extent y;
@@ -57,7 +57,7 @@ typedef struct bench {
     eni_device device;
     double peak;     /* flops a second */
     double peak_mem; /* bytes a second; 0: not known */
-    int in_a_row;    /* runs between two looks at the clock */
+    int in_a_row;    /* runs between two clock readings */
     double sum_us, sum_flops, sum_bytes;
 } bench;
 
@@ -66,18 +66,18 @@ typedef struct bench {
 static const char usage[] =
     "usage: bench_layers [options]\n"
     "      --model=NAME      of `entrain models`, with its options [convnet]\n"
-    "      --input=HxWxC     what a network that takes any size is given [32x32x3]\n"
-    "      --op=KIND:HxWxC   instead of a model, as often as you like: batchnorm (with relu), "
+    "      --input=HxWxC     input of a network that takes any size [32x32x3]\n"
+    "      --op=KIND:HxWxC   instead of a model, may be repeated: batchnorm (with relu), "
     "add\n"
     "                        (with relu), relu, maxpool (3 x 3, stride 2, padding 1), avgpool "
     "(all)\n"
     "      --device=D        ref, cpu, cuda, cuda:1, auto [auto]\n"
     "      --precision=P     fp32, tf32, bf16, fp16: the last three on a GPU [fp32]\n"
-    "      --peak=N          side of the matrices of the peak [1024; on a GPU 8192]\n"
+    "      --peak=N          matrix size for the peak [1024; on a GPU 8192]\n"
     "      --batch=N         samples [64]\n"
     "      --threads=N       compute threads [1]\n"
     "  -n, --iters=N         runs of each pass, 1 .. 1000; the median counts [30]\n"
-    "      --json            one object a line\n";
+    "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"model", required_argument, NULL, 'M'},
@@ -140,7 +140,7 @@ static int parse_option(int c, options *o)
     }
 }
 
-/* 0: go on; else the exit code + 1. */
+/* 0: continue; else the exit code + 1. */
 static int parse_options(int argc, char **argv, options *o)
 {
     *o = (options){
@@ -152,18 +152,18 @@ static int parse_options(int argc, char **argv, options *o)
             return 1;
         }
         if (!parse_option(c, o)) {
-            fputs("bench_layers: --help says what can be\n", stderr);
+            fputs("bench_layers: invalid flag; see --help\n", stderr);
             return 3;
         }
     }
     if (optind == argc) return 0;
-    fputs("bench_layers: there are only flags; see --help\n", stderr);
+    fputs("bench_layers: unexpected argument; see --help\n", stderr);
     return 3;
 }
 
 /* ---- one layer ---- */
 
-/* Small numbers of both signs, so that a relu or a pooling finds something to choose; as bits of the type. */
+/* Small numbers of both signs, so that a relu or a pooling has a choice; as bits of the type. */
 static void fill(void *memory, uint64_t count, uint32_t dtype)
 {
     uint32_t state = 1, bits;
@@ -175,7 +175,7 @@ static void fill(void *memory, uint64_t count, uint32_t dtype)
             ((float *)memory)[i] = value;
         else if (dtype == EN_BF16)
             ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16);
-        else /* 2^-3 and up to twice as much, of both signs */
+        else /* 2^-3 and up to twice that, of both signs */
             ((uint16_t *)memory)[i] = (uint16_t)((state >> 16 & 0x8000u) | 0x3000u | (state >> 6 & 0x3ffu));
     }
 }
@@ -201,7 +201,7 @@ static en_status tensor(bench *b, bench_layer *l, uint64_t count, uint32_t dtype
 
 static en_status target(bench *b, bench_layer *l)
 {
-    void *memory; /* class 0 of every sample, or for mse the number 0 */
+    void *memory; /* class 0 for every sample, or for mse the number 0 */
     const uint64_t count = (uint64_t)en_extent_count(l->op.x);
     EN_TRY(b->device.ops->alloc(b->device.ctx, count * sizeof(float), &memory));
     l->memory[l->nmemory++] = memory;
@@ -209,7 +209,7 @@ static en_status target(bench *b, bench_layer *l)
     return EN_OK;
 }
 
-/* What batch normalisations and sums take beside the others. */
+/* Additional tensors of batch normalisations and sums. */
 static en_status more_tensors(bench *b, bench_layer *l)
 {
     void *x2, *stats;
@@ -272,7 +272,7 @@ static en_status pass_time(bench *b, bench_layer *l, en_status (*run)(en_plan *,
 {
     int64_t times[MAX_ROUNDS];
     double p99;
-    EN_TRY(run(l->plan, &l->args)); /* first touch, and what a backward pass reads of it */
+    EN_TRY(run(l->plan, &l->args)); /* first touch, and the inputs of a backward pass */
     EN_TRY(b->device.ops->sync(b->device.ctx));
     for (int i = 0; i < b->options.rounds; i++) {
         const int64_t begin = eni_now_ns();
@@ -293,10 +293,10 @@ static double pass_flops(const bench_layer *l)
     return 2 * outputs * (double)en_op_weights(&l->op);
 }
 
-/* What a pass reads and writes at least: each of its tensors once. Forward x, w, y; the backward ones dy, and
- * either x and dw or w and dx; where there are no weights y or what was saved stands for the choice made. A batch
- * normalisation with relu reads x for its moments, and again; writes dy that it has masked; and takes x, dy and dx.
- */
+/* The least that a pass reads and writes: each of its tensors once. Forward x, w, y; the backward ones dy,
+ * and either x and dw or w and dx; without weights y or the saved tensor takes the place of the choice made.
+ * A batch normalisation with relu reads x for its moments, and again; writes the masked dy; and reads x, dy
+ * and dx. */
 static double pass_bytes(const bench_layer *l, int pass)
 {
     const double x = (double)en_extent_count(l->op.x) * (double)en_dtype_bytes(x_dtype_of(&l->op));
@@ -367,7 +367,7 @@ static en_status take_peak(bench *b, const char *name, bench_layer *l)
     return EN_OK;
 }
 
-/* Each node once, on an input of its own. */
+/* Each node once, with its own input. */
 static en_status bench_network(bench *b, const en_schema *schema)
 {
     if (b->options.dtype != EN_F32) {
@@ -421,7 +421,9 @@ static en_status bench_text(bench *b, const char *text)
             op.channels = op.kind == EN_OP_BATCHNORM ? c : 0;
             return measure(b, text, &op, bench_one);
         }
-    fprintf(stderr, "bench_layers: --op=%s: write it as batchnorm:32x32x64; --help has the kinds\n", text);
+    fprintf(stderr,
+            "bench_layers: --op=%s: expected a form such as batchnorm:32x32x64; --help lists the kinds\n",
+            text);
     return EN_EINVAL;
 }
 
@@ -450,7 +452,7 @@ static en_status bench_all(bench *b)
     return st;
 }
 
-/* The one device that has more to ask for. */
+/* The only device with further properties. */
 static en_status open_gpu(bench *b, const char *plugins)
 {
     const char *colon = strchr(b->options.device, ':');

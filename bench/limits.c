@@ -1,10 +1,10 @@
-/* limits.c - what the machine at hand can do at most, for the things that Entrain does.
+/* limits.c - the most that this machine can do of the work that Entrain does.
  *
  *     bench_limits --what=copy,sum --bytes=1724320,64M --processes=1,2
  *
- * Its figures are what the others are compared with, so it must be run with them: the same minute, the same
- * neighbours. GB/s: of copy, bytes loaded and stored; of sum, bytes of one vector; of messages, bytes both
- * ways if there are two; each over the median time, all processes together. */
+ * The other benchmarks are compared with its figures, so run it together with them: in the same minute, with
+ * the same other load. GB/s: for copy, bytes loaded and stored; for sum, bytes of one vector; for messages, bytes
+ * in both directions if there are two; each over the median time, all processes together. */
 #include <getopt.h>
 #include <sched.h>
 #include <stdio.h>
@@ -37,10 +37,10 @@ static const char usage[] = "usage: bench_limits [options]\n"
                             "                        ROUTER), meeting (the ROUTER answers when all have "
                             "sent), one-way (1 MB frames),\n"
                             "                        echo (frames of at most 1 MB, both ways) [all]\n"
-                            "      --bytes=LIST      sizes; K, M, G are 1024s [what is usual for each]\n"
-                            "      --processes=LIST  that do it at once, 1 .. 16 [1,2; of sum 2,4]\n"
-                            "  -n, --iters=N         rounds that are timed [by size]\n"
-                            "      --json            one object a line\n";
+                            "      --bytes=LIST      sizes; K, M, G are 1024s [by kind]\n"
+                            "      --processes=LIST  number at the same time, 1 .. 16 [1,2; for sum 2,4]\n"
+                            "  -n, --iters=N         timed rounds [by size]\n"
+                            "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"what", required_argument, NULL, 'W'},
@@ -99,7 +99,7 @@ static int parse_option(int c, char *text, options *o)
     }
 }
 
-/* 0: go on; else the exit code + 1. */
+/* 0: continue; else the exit code + 1. */
 static int parse_options(int argc, char **argv, options *o)
 {
     *o = (options){.rounds = 0};
@@ -110,11 +110,11 @@ static int parse_options(int argc, char **argv, options *o)
             return 1;
         }
         if (c != '?' && parse_option(c, optarg, o)) continue;
-        if (c != '?') fputs("bench_limits: a value cannot be; --help says what can\n", stderr);
+        if (c != '?') fputs("bench_limits: invalid value; see --help\n", stderr);
         return 3;
     }
     if (optind == argc) return 0;
-    fputs("bench_limits: there are only flags; see --help\n", stderr);
+    fputs("bench_limits: unexpected argument; see --help\n", stderr);
     return 3;
 }
 
@@ -136,7 +136,7 @@ void *limit_memory(size_t bytes)
 {
     void *memory = NULL;
     if (posix_memalign(&memory, ALIGNMENT, bytes + ALIGNMENT) != 0) {
-        fprintf(stderr, "bench_limits: no memory for %zu bytes\n", bytes);
+        fprintf(stderr, "bench_limits: cannot allocate %zu bytes\n", bytes);
         return NULL;
     }
     memset(memory, 0, bytes + ALIGNMENT);
@@ -196,7 +196,7 @@ static void report(const limit_kind *kind, const limit_trial *t, int is_json)
     fflush(stdout);
 }
 
-/* A shared vector for every process, where the kind wants them. */
+/* A shared vector for every process, if the kind needs them. */
 static float *share_vectors(const limit_trial *t)
 {
     const size_t bytes = (size_t)t->processes * t->bytes;
@@ -205,7 +205,7 @@ static float *share_vectors(const limit_trial *t)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* About a third of a second, and never fewer than seven. */
+/* About a third of a second, and at least seven. */
 static int usual_rounds(uint64_t bytes)
 {
     const uint64_t rounds = (UINT64_C(1) << 30) / bytes;
@@ -222,7 +222,7 @@ static int row(const limit_kind *kind, const options *o, limit_board *board, uin
                          .board = board};
     memset(board, 0, sizeof *board);
     if (kind == &limit_sum && !(trial.vectors = share_vectors(&trial))) {
-        fprintf(stderr, "bench_limits: no shared memory for %d vectors\n", processes);
+        fprintf(stderr, "bench_limits: cannot allocate %d vectors of shared memory\n", processes);
         return 1;
     }
     const int bad = run_trial(kind, &trial);

@@ -1,5 +1,5 @@
-/* limits_core.c - limits of cores and memory: load and store, the in-place sum of shared vectors, sgemm;
- * and the checksum that goes with every payload between hosts. */
+/* limits_core.c - limits of cores and memory: load and store, the in-place sum of shared vectors, sgemm; and
+ * the checksum of every payload between hosts. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-/* The rounds of a process, each from a barrier on; 1 where `work` on the memory fails. */
+/* The rounds of a process, each starting at a barrier; 1 if `work` on the memory fails. */
 static int time_rounds(const limit_trial *t, int rank, int (*work)(const limit_trial *, void *const *),
                        void *const *memory)
 {
@@ -33,7 +33,7 @@ static int copy(const limit_trial *t, void *const *memory)
 {
     char *from = memory[0];
     memcpy(memory[1], from, t->bytes);
-    from[0]++; /* nothing may be left out */
+    from[0]++; /* prevents the copy from being optimised away */
     return 0;
 }
 
@@ -58,12 +58,12 @@ const limit_kind limit_copy = {.name = "copy",
                                .is_together = 1,
                                .work = copy_work};
 
-/* ---- checksum: the product's CRC-32C, to stand beside what a core loads ---- */
+/* ---- checksum: the product's CRC-32C, beside a core's load bandwidth ---- */
 
 static int checksum(const limit_trial *t, void *const *memory)
 {
     unsigned char *bytes = memory[0];
-    bytes[0] = (unsigned char)eni_crc32c(0, bytes, t->bytes); /* nothing may be left out */
+    bytes[0] = (unsigned char)eni_crc32c(0, bytes, t->bytes); /* prevents it from being optimised away */
     return 0;
 }
 
@@ -117,7 +117,7 @@ ENI_MULTIVERSION static void add(float *restrict sum, const float *restrict x, u
         sum[i] += x[i];
 }
 
-/* Any number: through a block that stays in the first cache. */
+/* Any number of vectors: through a block that stays in the first-level cache. */
 static void sum_many(float *vectors, uint64_t count, int n, uint64_t lo, uint64_t hi)
 {
     enum { BLOCK = 2048 };
@@ -184,7 +184,7 @@ static int multiply(const limit_trial *t, void *const *memory)
     const int64_t n = side_of(t);
     if (dnnl_sgemm('N', 'N', n, n, n, 1.0f, memory[0], n, memory[1], n, 0.0f, memory[2], n) == dnnl_success)
         return 0;
-    fputs("bench_limits: dnnl_sgemm refused\n", stderr);
+    fputs("bench_limits: dnnl_sgemm failed\n", stderr);
     return 1;
 }
 

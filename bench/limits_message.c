@@ -1,5 +1,5 @@
-/* limits_message.c - limits of messages: bare ZeroMQ over TCP on loopback, the frames that a push-pull sends,
- * and nothing else: no sums, no checks, no copies of ours. */
+/* limits_message.c - limits of messages: bare ZeroMQ over TCP on loopback, with the frames of a push-pull and
+ * without sums, checks or copies of ours. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "core/clock.h"
 
 enum {
-    HEADER_BYTES = 100, /* about what a push's header takes on the wire */
+    HEADER_BYTES = 100, /* about the wire size of a push's header */
     FRAME_BYTES = 1 << 20,
     TIMEOUT_MS = 20000
 };
@@ -25,7 +25,7 @@ static int complain(const char *what)
     return 1;
 }
 
-/* A socket that waits for nobody for ever. */
+/* A socket whose waits have a limit. */
 static int channel_open(int type, channel *c)
 {
     const int none = 0, patience = TIMEOUT_MS;
@@ -38,7 +38,7 @@ static int channel_open(int type, channel *c)
     return 0;
 }
 
-/* Sends what is queued first: the last answer must reach its DEALER. */
+/* Sends queued messages first: the last answer must reach its DEALER. */
 static void channel_close(channel *c)
 {
     zmq_close(c->socket);
@@ -77,7 +77,7 @@ static int send_copy(channel *c, const void *data, size_t bytes, int flags)
     return zmq_send(c->socket, data, bytes, flags) >= 0 ? 0 : complain("zmq_send");
 }
 
-/* Without a copy: `data` stays as it is. */
+/* Without a copy: `data` is not changed. */
 static int send_in_place(channel *c, void *data, size_t bytes, int flags)
 {
     zmq_msg_t message;
@@ -99,7 +99,7 @@ static int drop(channel *c)
     return 0;
 }
 
-/* How many frames of at most 1 MB carry the vector. */
+/* The number of frames of at most 1 MB for the vector. */
 static size_t frames_of(const limit_trial *t)
 {
     return (t->bytes + FRAME_BYTES - 1) / FRAME_BYTES;
@@ -113,7 +113,7 @@ static size_t frame_bytes(const limit_trial *t, size_t frame)
 
 /* ---- the DEALERs ---- */
 
-/* Header and payload for every frame of the vector, all at once; then the answers. */
+/* Sends header and payload of every frame of the vector at once, then receives the answers. */
 static int exchange(const limit_trial *t, channel *c, char *vector)
 {
     static const char header[HEADER_BYTES];
@@ -148,7 +148,7 @@ static size_t messages_in_all(const limit_trial *t)
     return (size_t)(t->warmup + t->rounds) * (size_t)t->processes * frames_of(t);
 }
 
-/* Identity, header, payload: back as they came. */
+/* Returns identity, header and payload as they came. */
 static int echo_serve(const limit_trial *t)
 {
     channel c;
@@ -164,7 +164,7 @@ static int echo_serve(const limit_trial *t)
     return 0;
 }
 
-/* Answers a round when every DEALER has sent: what a synchronous step cannot do without. */
+/* Answers a round when every DEALER has sent: a synchronous step cannot do with less. */
 static int meeting_serve(const limit_trial *t)
 {
     static zmq_msg_t held[LIMIT_PROCESSES * 3];
@@ -218,7 +218,7 @@ const limit_kind limit_echo = {.name = "echo",
 
 /* ---- one way ---- */
 
-enum { BATCH = 64 }; /* frames of a round, so that the answer does not count */
+enum { BATCH = 64 }; /* frames per round, so that the answer's cost is negligible */
 
 static int one_way_main(const limit_trial *t, int rank)
 {
@@ -236,8 +236,8 @@ static int one_way_main(const limit_trial *t, int rank)
     return 0;
 }
 
-/* One byte back for every BATCH frames of a DEALER. DEALERs are told apart by the fourth byte of the
- * identities that ZeroMQ gives: a counter. */
+/* Sends one byte back for every BATCH frames of a DEALER. DEALERs are distinguished by the fourth byte of the
+ * identities that ZeroMQ assigns: a counter. */
 static int one_way_serve(const limit_trial *t)
 {
     int seen[256] = {0};

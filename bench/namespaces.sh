@@ -1,10 +1,10 @@
 #!/bin/sh
-# namespaces.sh N CMD... - runs CMD while N network namespaces stand for N hosts: each with a veth cable to one
-# bridge. CMD finds their names in $HOSTS: $HOSTS-0 .. $HOSTS-(N-1) with the addresses 10.78.0.1 .. 10.78.0.N.
+# namespaces.sh N CMD... - runs CMD while N network namespaces act as N hosts, each with a veth cable to one bridge.
+# $HOSTS has the prefix of their names: $HOSTS-0 .. $HOSTS-(N-1) with the addresses 10.78.0.1 .. 10.78.0.N.
 #
 #     bench/namespaces.sh 2 sh -c 'build/bench/bench_tcp_limit --ranks=2 --hosts=$HOSTS'
 #
-# RATE=200mbit gives every cable that rate each way. Needs root and iproute2. Everything is removed at the end.
+# RATE=200mbit limits every cable to that rate in each direction. Needs root and iproute2. Everything is removed at the end.
 set -eu
 hosts=$1
 shift

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""overlap.py - how much of the communication a step hides behind its own backward.
+"""overlap.py - the share of its communication that a step hides behind its own backward.
 
     bench/overlap.py --build=build --net=rate:200MB --strategy=ring,ps-sync
 
-Trains the convnet with two workers on an emulated wire in five ways that take turns: no communication (one worker
-alone, as many at once), gradients in buckets while backward runs, in one bucket, after backward (--no-overlap), and
-prints the median step of each. From the trace of the first kind it computes, step by step and over all ranks:
+Trains the convnet with two workers on an emulated wire in four interleaved variants: no communication (solo workers, as
+many at once), gradients in buckets while backward runs, in one bucket, after backward (--no-overlap), and prints the
+median step of each. From the trace of the second it computes, step by step and over all ranks:
 
     ready(b)   when the last rank has submitted bucket b; B: when the last backward ends
     ideal end  of a wire that is never idle: end(b) = max(ready(b), end(b-1)) + bytes(b) / rate.
                ring: bytes(b) = 2 (p-1)/p of the bucket. ps-sync: p buckets into psd, then p out of it, one behind the
                other, the ways in and out at once
     total      the same if everything were ready only at B: end - B
-    hideable   total - (ideal end - B): what does not fit beside backward, such as the last bucket, cannot be hidden
+    hideable   total - (ideal end - B): the rest, such as the last bucket, does not fit beside backward
     hidden     total - (the last rank has its last mean - B)
 
 `hidden` is the median of hidden / hideable. Everything is in milliseconds."""
@@ -40,7 +40,7 @@ def end(jobs):
 
 
 def wire_end(strategy, p, rate, buckets):
-    """When the last bucket is there; buckets: (ready ms, bytes) in the order of submit."""
+    """The time when the last bucket arrives; buckets: (ready ms, bytes) in the order of submit."""
     into = out = 0.0
     for ready, size in buckets:
         ms = size / rate * 1e3
@@ -124,7 +124,7 @@ def main():
             print(json.dumps(row), flush=True)
         else:
             print("{strategy:8} step: alone {alone} ms, buckets {buckets}, one bucket {one}, after backward {after}; "
-                  "hidden {hidden_ms} of {hideable_ms} ms that can be: {hidden:.0%} ({least:.0%} to {most:.0%})"
+                  "hidden {hidden_ms} of {hideable_ms} hideable ms: {hidden:.0%} ({least:.0%} to {most:.0%})"
                   .format(**row), flush=True)
 
 

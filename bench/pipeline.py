@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""pipeline.py - training of one network on several devices of this host: samples per second, and how long stages wait.
+"""pipeline.py - training of one network on several devices of this host: samples per second, and the waiting of stages.
 
     bench/pipeline.py --parallel=pipeline --stages=2 --micro-batches=8 --pipeline=gpipe
-    bench/pipeline.py --threads=2                                    any flags of `entrain run`; a thread is the default
+    bench/pipeline.py --threads=2                                    any flags of `entrain run`; the default is one thread
     bench/pipeline.py -n 2 --strategy=ring                           two ranks with half of the batch each
     bench/pipeline.py --at-once=2                                    two runs side by side, their samples/s added
     bench/pipeline.py --plot=docs/bubble.svg --repeat=3              the bubble by micro-batches: a table, and a picture
 
-samples_s is --batch / the median step after the first one. Of stages also: their means of a chunk, `balance` (their mean
-/ the slowest one's), `bubble_off` (between measured and predicted), and `core_samples_s`: what a core does with bubble
-and imbalance taken out, samples_s / (S x M / (M + S - 1) x balance). One JSON object; with --plot both
-schedules take turns, and the table has medians (least .. most).
+samples_s is --batch / the median step after the first one. For stages also: their means per chunk, `balance` (their mean
+/ the slowest one's), `bubble_off` (measured less predicted), and `core_samples_s`: a core's rate without bubble and
+imbalance, samples_s / (S x M / (M + S - 1) x balance). One JSON object; with --plot both schedules are interleaved, and
+the table has medians (least .. most).
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ def start(o, flags, out):
 
 
 def samples_per_s(out, ranks):
-    """Of all ranks together."""
+    """The rate of all ranks together."""
     total = 0
     for rank in range(ranks):
         steps = [s for s in map(json.loads, open(f"{out}/metrics-{rank}.jsonl")) if "step_ns" in s][1:]
@@ -40,7 +40,7 @@ def samples_per_s(out, ranks):
 
 
 def of_stages(pipeline, samples_s):
-    """What result.json says of them; of replicas not all of it."""
+    """The stages' figures from result.json; replicas have some of them."""
     stages, chunks = pipeline["stage"], pipeline["micro_batches"]
     row = dict(parallel=pipeline["parallel"], schedule=pipeline["schedule"], stages=len(stages), micro_batches=chunks,
                cuts=pipeline["cuts"], **{key: round(pipeline[key], 4) for key in pipeline if key.startswith("bubble")})
@@ -129,7 +129,7 @@ def main():
     p.add_argument("--model", default="resnet18:stem=cifar")
     p.add_argument("-n", type=int, default=1, help="worker processes [1]")
     p.add_argument("--batch", type=int, default=128, help="samples of a step, of all workers together [128]")
-    p.add_argument("--steps", type=int, default=4, help="timed steps, after one that is not [4]")
+    p.add_argument("--steps", type=int, default=4, help="timed steps, after an untimed one [4]")
     p.add_argument("--at-once", type=int, default=1)
     p.add_argument("--plot", metavar="FILE", help="an SVG, by gnuplot")
     p.add_argument("--repeat", type=int, default=3, help="turns of --plot [3]")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `entrain predict` takes for the test set of Fashion-MNIST, 10,000 images, from the start of its processes to the end of
-the last: a program of N processes with a thread each. With --at-once=2 two such programs side by side, samples per second added.
+"""The rate of `entrain predict` on the test set of Fashion-MNIST, 10,000 images, from the start of its processes to the end of
+the last: N processes with a thread each. With --at-once=2 two such programs run side by side; samples per second are added.
 
     predict.py --build=build --model=resnet18 -n 2
 
-One JSON object. The weights are those after one step; which they are makes no difference.
+One JSON object. The weights are those after one step; their values do not matter.
 """
 import argparse
 import json

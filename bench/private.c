@@ -1,9 +1,9 @@
-/* private.c - the all-reduce of a vector that lies in the caller's own memory (private.h).
+/* private.c - the all-reduce of a vector in the caller's own memory (private.h).
  *
- * Nobody can read another's private memory, so the vector goes through a staging place in the arena, piece by
- * piece. The pieces are small enough that the staging stays in the caches: memory sees one read and one write
- * of the vector per rank, as if it had been shared. Several are under way, so that nobody waits for the other
- * to be done with one before it starts the next:
+ * Ranks cannot read each other's private memory, so the vector goes through a staging area in the arena, piece
+ * by piece. The pieces are small enough for the staging area to stay in the caches: memory sees one read and
+ * one write of the vector per rank, as if it were shared. Several are under way, so that a rank can start the
+ * next one before the others have finished the last:
  *
  *     piece k        copied in, submitted
  *     piece k - LAG  done by now, copied out
@@ -18,12 +18,12 @@
 
 enum {
     LAG = 2,
-    PIECES = LAG + 1, /* places for pieces: the one that is copied in is not under way any more */
+    PIECES = LAG + 1, /* slots for pieces: the one being copied in is no longer under way */
     PIECE_MIN = 16
 };
 _Static_assert(PRIVATE_STAGE % (PIECES * PIECE_MIN) == 0, "pieces begin on a line");
 
-/* Elements of a piece: an even share of what the arena has for staging, and no more than the vector. */
+/* Elements of a piece: an even share of the staging area, at most the vector. */
 static uint64_t piece_of(const eni_coll *coll, const eni_coll_op *op)
 {
     uint64_t room = eni_arena_count(coll->arenas[coll->config.rank]) - op->offset;

@@ -29,11 +29,11 @@ int program_path(const char *name, char *path_out, size_t bytes)
     *strrchr(here, '/') = 0;
     const int used = snprintf(path_out, bytes, "%s/../%s", here, name);
     if (used > 0 && (size_t)used < bytes && access(path_out, X_OK) == 0) return 0;
-    fprintf(stderr, "bench: there is no %s in %s/..: build it with make\n", name, here);
+    fprintf(stderr, "bench: cannot find %s in %s/..: build it with make\n", name, here);
     return -1;
 }
 
-/* In the child. */
+/* Runs in the child. */
 static void die_with_parent(pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -104,14 +104,14 @@ int programs_wait(program *programs, int n, int deadline_ms)
     int bad = 0;
     for (int i = 0; i < n; i++) {
         if (programs[i].exit_code == -1) {
-            fprintf(stderr, "bench: %s (pid %d) did not end in time and is killed\n", programs[i].role,
+            fprintf(stderr, "bench: %s (pid %d) did not end in time: killed\n", programs[i].role,
                     (int)programs[i].pid);
             kill(programs[i].pid, SIGKILL);
             collect(&programs[i], 0);
         }
         if (programs[i].exit_code != 0)
-            fprintf(stderr, "bench: %s (pid %d) ended with %d\n", programs[i].role, (int)programs[i].pid,
-                    programs[i].exit_code);
+            fprintf(stderr, "bench: %s (pid %d) ended with exit code %d\n", programs[i].role,
+                    (int)programs[i].pid, programs[i].exit_code);
         bad += programs[i].exit_code != 0;
     }
     return bad;

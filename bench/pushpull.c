@@ -1,13 +1,12 @@
-/* pushpull.c - times push-pull by size: real psd processes, real workers, a made-up gradient.
+/* pushpull.c - times push-pull by size: real psd processes, real workers, a synthetic gradient.
  *
  *     bench_pushpull --bytes=4K,1724320 --workers=1,2 --shards=1,2 --transport=shm,tcp
  *
- * A row is a psd of its own and its workers, on this host. `time` is the median over the rounds of one
- * exchange: every worker pushes its gradient and has pulled the new weights, summed and stepped by psd. Where
- * the workers go in step it is the slowest worker's, from a barrier; else every worker's own. The rewriting
- * of gradients and the checking of weights lie between the exchanges; `round` has them in it. GB/s is bytes
- * both ways, summed over the workers, over `time`. `#wrong` counts weights that are not, bit for bit, what
- * they must be. */
+ * Each row has its own psd and workers, on this host. `time` is the median over the rounds of one exchange:
+ * every worker pushes its gradient and has pulled the new weights, summed and stepped by psd. If the workers
+ * run in step it is the slowest worker's, from a barrier; else each worker's own. Gradients are rewritten and
+ * weights checked between the exchanges; `round` includes that. GB/s is bytes in both directions, summed over
+ * the workers, over `time`. `#wrong` counts weights that differ in any bit from the expected ones. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +20,10 @@
 #include "core/log.h"
 #include "runtime/net/host_info.h"
 
-enum { START_MS = 30000, ROUND_MS = 500, PATH_BYTES = 4096 }; /* what a trial may take */
+enum { START_MS = 30000, ROUND_MS = 500, PATH_BYTES = 4096 }; /* deadlines of a trial */
 
 typedef struct options {
-    uint64_t begin, end, factor; /* bytes; used when `bytes` was not given */
+    uint64_t begin, end, factor; /* bytes; used unless `bytes` is given */
     figures bytes, workers, shards;
     words strategies, transports;
     int warmup, rounds, check, is_json;
@@ -40,17 +39,17 @@ static const char usage[] =
     "                          the MNIST convnet, ResNet-18 for CIFAR-10]\n"
     "  -b, --minbytes=N        smallest vector of a range in place of the list\n"
     "  -e, --maxbytes=N        largest vector of the range [that of -b]\n"
-    "  -f, --stepfactor=N      from size to size [4]\n"
-    "  -w, --warmup_iters=N    rounds that are not timed [5]\n"
-    "  -n, --iters=N           rounds that are [30]\n"
-    "  -c, --check=0|1         compare every pulled weight with what it must be [1]\n"
+    "  -f, --stepfactor=N      factor between sizes [4]\n"
+    "  -w, --warmup_iters=N    untimed rounds first [5]\n"
+    "  -n, --iters=N           timed rounds [30]\n"
+    "  -c, --check=0|1         compare every pulled weight with the expected one [1]\n"
     "      --workers=LIST      processes, 1 .. 16 [1,2]\n"
     "      --shards=LIST       shards of psd, 1 .. 256, or 0: as many as psd chooses [1]\n"
     "      --transport=LIST    shm, tcp: how payloads and messages travel [shm,tcp]\n"
     "      --strategy=LIST     ps-sync, ps-async, ssp [ps-sync]\n"
-    "      --momentum=X        of psd's SGD, 0 .. 1; 0 where the server steps on every gradient [0.9]\n"
+    "      --momentum=X        of psd's SGD, 0 .. 1; 0 if the server steps on every gradient [0.9]\n"
     "      --bucket=N          the largest bucket in bytes, as --bucket-cap-mb [1M]\n"
-    "      --json              one object a line\n";
+    "      --json              one object per line\n";
 
 static const struct option long_options[] = {
     {"bytes", required_argument, NULL, 'B'},
@@ -132,10 +131,10 @@ static int fill_range(options *o)
     return o->bytes.n > 0;
 }
 
-/* 0: go on; else the exit code + 1. */
+/* 0: continue; else the exit code + 1. */
 static int parse_options(int argc, char **argv, options *o)
 {
-    static char both[] = "shm,tcp", sync[] = "ps-sync"; /* are cut in place */
+    static char both[] = "shm,tcp", sync[] = "ps-sync"; /* split in place */
     *o = (options){.factor = 4, .warmup = 5, .rounds = 30, .check = 1, .momentum = 0.9, .bucket = 1 << 20};
     figures_list("4K,1724320,44726568", 4, &o->bytes);
     figures_list("1,2", 1, &o->workers);
@@ -153,11 +152,11 @@ static int parse_options(int argc, char **argv, options *o)
         snprintf(given, sizeof given, "%s", text ? text : "");
         if (c != '?' && parse_option(c, text, o)) continue;
         if (c != '?')
-            fprintf(stderr, "bench_pushpull: %s: \"%s\" cannot be; --help says what can\n", argv[at], given);
+            fprintf(stderr, "bench_pushpull: %s: invalid value \"%s\"; see --help\n", argv[at], given);
         return 3;
     }
     if (optind == argc && fill_range(o)) return 0;
-    fputs(optind < argc ? "bench_pushpull: there are only flags; see --help\n"
+    fputs(optind < argc ? "bench_pushpull: unexpected argument; see --help\n"
                         : "bench_pushpull: -e is less than -b\n",
           stderr);
     return 3;
@@ -176,7 +175,7 @@ static int sit(void *user)
     return pushpull_worker(s->trial, s->rank);
 }
 
-/* psd inherits the socket that it listens on and the token, as the launcher has it. */
+/* psd inherits its listening socket and the token, as from the launcher. */
 static int start_psd(pushpull_trial *trial, program *psd)
 {
     char path[PATH_BYTES], hex[ENI_TOKEN_HEX], text[6][64];
@@ -189,7 +188,7 @@ static int start_psd(pushpull_trial *trial, program *psd)
     fds[1] = memfd_create("entrain-token", MFD_CLOEXEC);
     if (fds[1] < 0 || write(fds[1], hex, ENI_TOKEN_HEX - 1) != ENI_TOKEN_HEX - 1 ||
         lseek(fds[1], 0, SEEK_SET)) {
-        fputs("bench_pushpull: cannot hand a token to psd\n", stderr);
+        fputs("bench_pushpull: cannot pass a token to psd\n", stderr);
         return -1;
     }
     snprintf(text[0], sizeof text[0], "--listen-fd=%d", fds[0]);
@@ -221,7 +220,7 @@ static int run_trial(pushpull_trial *trial)
 
 /* ---- the table ---- */
 
-/* The times of the exchanges: per round the slowest worker's if they go in step, else everybody's own. */
+/* The times of the exchanges: per round the slowest worker's if they run in step, else every worker's. */
 static size_t gather_times(const pushpull_trial *t, int64_t *times)
 {
     size_t n = 0;
@@ -276,7 +275,7 @@ static void print_head(const options *o)
            "(GB/s)");
 }
 
-/* One row. The number of wrong weights and failed processes. */
+/* One row. Returns the number of wrong weights and failed processes. */
 static uint64_t row(const options *o, pushpull_board *board, const char *strategy, const char *transport,
                     uint64_t bytes, int workers, int shards)
 {

@@ -3,11 +3,10 @@
  *     worker r, every round       rewrite the gradient -> call every bucket -> wait for all -> check
  *                                                         |<------ timed ------>|
  *
- * Every pulled weight is compared with what ops/ alone would have made of the same gradients, bit for bit: a
- * gradient repeats with a period, so a reference of one period knows the whole vector. Where the server steps
- * on every gradient as it comes (ps-async, ssp) the order is not known: there momentum is 0, gradients are
- * small whole numbers and the rate a power of two, so that any order gives the same bits, and the check is at
- * the end. */
+ * Every pulled weight is compared bit for bit with the result of ops/ alone on the same gradients: a gradient
+ * repeats with a period, so a reference of one period covers the whole vector. If the server steps on every
+ * gradient as it arrives (ps-async, ssp) the order is not known: then momentum is 0, gradients are small whole
+ * numbers and the rate is a power of two, so that any order gives the same bits, and the check is at the end. */
 #ifndef BENCH_PUSHPULL_H
 #define BENCH_PUSHPULL_H
 
@@ -18,13 +17,14 @@
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
 
-enum { PUSHPULL_WORKERS = 16, PUSHPULL_ROUNDS = 10000, PUSHPULL_PERIOD = 1009 /* prime: no shift hides */ };
+/* prime: no shift stays hidden */
+enum { PUSHPULL_WORKERS = 16, PUSHPULL_ROUNDS = 10000, PUSHPULL_PERIOD = 1009 };
 
-/* What the workers of a trial share, mapped by all. */
+/* Shared by the workers of a trial, mapped by all. */
 typedef struct pushpull_board {
     eni_flag round[PUSHPULL_WORKERS]; /* the round that a worker is ready for, + 1 */
-    _Atomic int is_over;              /* psd or a worker failed: no wait succeeds any more */
-    uint64_t wrong[PUSHPULL_WORKERS]; /* elements that were not what they should be */
+    _Atomic int is_over;              /* psd or a worker failed: further waits fail */
+    uint64_t wrong[PUSHPULL_WORKERS]; /* elements with unexpected values */
     int64_t round_ns[PUSHPULL_WORKERS];
     int64_t times[PUSHPULL_ROUNDS][PUSHPULL_WORKERS]; /* ns of an exchange */
 } pushpull_board;
@@ -40,11 +40,11 @@ typedef struct pushpull_trial {
     pushpull_board *board;
 } pushpull_trial;
 
-/* How many buckets the vector has. */
+/* The number of buckets of the vector. */
 uint32_t pushpull_buckets(const pushpull_trial *trial);
 
-/* The life of worker `rank`: joins psd, does its rounds, leaves. 0, or 1 with the cause on stderr. Fills its
- * columns of the board. */
+/* Runs worker `rank`: joins psd, does its rounds, leaves. 0, or 1 with the cause on stderr. Fills its columns
+ * of the board. */
 int pushpull_worker(const pushpull_trial *trial, int rank);
 
 #endif

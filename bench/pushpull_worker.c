@@ -1,4 +1,4 @@
-/* pushpull_worker.c - see pushpull.h. What a worker does here is what the product does for a strategy: the
+/* pushpull_worker.c - see pushpull.h. A worker does the same as the product does for a strategy, with the
  * same client, arena, buckets and control connection; only the gradient comes from a table. */
 #include "bench/pushpull.h"
 
@@ -31,8 +31,8 @@ typedef struct worker {
     eni_client *client;
     eni_buckets buckets;
     float *param, *grad;                      /* (count) */
-    float want[PERIOD], momentum[PERIOD];     /* what the weights are, by ops/ alone */
-    float gradient[PUSHPULL_WORKERS][PERIOD]; /* of every rank in this round */
+    float want[PERIOD], momentum[PERIOD];     /* the expected weights, by ops/ alone */
+    float gradient[PUSHPULL_WORKERS][PERIOD]; /* of all ranks in this round */
 } worker;
 
 /* ---- the known sums ---- */
@@ -64,7 +64,7 @@ static void step_reference(worker *w, int first, int last)
     eni_optimizer_find("sgd")->step(w->want, slots, mean, PERIOD, &hyper);
 }
 
-/* One step on everyone's mean, or one on each gradient. */
+/* One step on the mean of all ranks, or one on each gradient. */
 static void advance_reference(worker *w)
 {
     if (w->trial->is_sync) {
@@ -95,7 +95,7 @@ uint32_t pushpull_buckets(const pushpull_trial *trial)
     return (uint32_t)((trial->count + trial->bucket_size - 1) / trial->bucket_size);
 }
 
-/* As buckets.h makes them: numbered from the end of the vector, where backward begins. */
+/* As in buckets.h: numbered from the end of the vector, where backward begins. */
 static en_status lay_out_buckets(worker *w)
 {
     const pushpull_trial *t = w->trial;
@@ -212,7 +212,7 @@ static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, i
 {
     const int is_call = type == ENI_MSG_CALL;
     const uint32_t what = is_call ? EN_GRAD : EN_WEIGHTS, kind = is_call ? PUSH : ENI_VECTOR_WEIGHTS;
-    const uint64_t nsamples = is_call ? 1 : 0; /* initial weights have no past */
+    const uint64_t nsamples = is_call ? 1 : 0; /* initial weights cover no samples */
     for (uint32_t b = 0; b < w->buckets.n; b++)
         EN_TRY(eni_client_call(w->client, b, out_slot, in_slot,
                                &(eni_header){.type = type,
@@ -226,7 +226,8 @@ static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, i
     return EN_OK;
 }
 
-/* Until every worker is ready for the round: else the time of one would count the rewriting of another. */
+/* Waits until every worker is ready for the round; otherwise one's time would include the rewriting of
+ * another. */
 static en_status meet(worker *w, int round)
 {
     const eni_alive watch = {alive, w, -1};
@@ -266,7 +267,8 @@ static en_status do_rounds(worker *w)
         if (round >= t->warmup) t->board->times[round - t->warmup][w->rank] = took_ns;
     }
     t->board->round_ns[w->rank] = (eni_now_ns() - begin_ns) / t->rounds;
-    EN_TRY(eni_member_gather(w->member, "rounds", NULL, 0, NULL, INT64_MAX)); /* all gradients are applied */
+    /* wait until all gradients are applied */
+    EN_TRY(eni_member_gather(w->member, "rounds", NULL, 0, NULL, INT64_MAX));
     EN_TRY(exchange(w, ENI_MSG_SNAPSHOT, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0));
     if (t->check) t->board->wrong[w->rank] += count_wrong(w);
     return eni_client_finished(w->client);

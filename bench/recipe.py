@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long the workers of a recipe wait for their next batch, as a share of their steps: `entrain run --config=..`, as many
-steps as are asked for, on random bytes in files of CIFAR-10's size.
+"""The time that the workers of a recipe wait for their next batch, as a share of their steps: `entrain run --config=..` for
+--steps steps, on random bytes in files of CIFAR-10's size.
 
     recipe.py --build=build --recipe=resnet18-cifar10-32 --steps=20
 

@@ -17,7 +17,7 @@ of theirs. `bench/README.md` says how each figure is taken, `docs/performance.md
 
 
 def number(value):
-    """Three digits that mean something."""
+    """Three significant digits."""
     magnitude = abs(value)
     if magnitude >= 1000:
         return f"{value:,.0f}"

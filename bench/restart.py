@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a lost worker costs: an elastic run of two workers of which one is killed once the run has saved, and which goes on
-with the other. result.json says how long it took from the loss to the beginning of training, which the launcher's wait
-of 0.1 s is part of; `since_kill_s` is the same from the kill. With --elastic=2..2 it goes on with two.
+"""The cost of a lost worker: in an elastic run of two workers one is killed once the run has saved, and the run continues
+with the other. result.json has the time from the loss to the start of training, including the launcher's wait of 0.1 s;
+`since_kill_s` is the time from the kill. With --elastic=2..2 the run continues with two.
 
     restart.py --build=build --strategy=ring
 

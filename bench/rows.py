@@ -1,8 +1,8 @@
-"""rows.py - what `make bench` measures: experiments of programs that run in turns, and the rows of the table.
+"""rows.py - the measurements of `make bench`: experiments of interleaved programs, and the rows of the table.
 
-A program is a command that prints JSON objects, a line each. An experiment runs all of its programs, then all of
-them again, --repeat times; a row takes one number from each repetition of one program, and if it has something
-beside it, one from another program of the same repetition. So a ratio is always of two figures that were taken
+A program is a command that prints JSON objects, one per line. An experiment runs all of its programs, then all of
+them again, --repeat times; a row takes one number from each repetition of one program and, if it is compared with
+something, one from another program of the same repetition. So a ratio is always of two figures that were taken
 seconds apart.
 """
 import shutil
@@ -27,8 +27,8 @@ class Pick:
 
 @dataclass
 class Row:
-    """`ours` beside `beside`. The ratio is ours / beside, or where `is_time` and the target is `at_least`, beside /
-    ours: how many times as fast. Without a target it is reported only. Without `beside` the target is on the number."""
+    """`ours` compared with `beside`. The ratio is ours / beside, or with `is_time` and a target `at_least`, beside / ours:
+    how many times as fast. Without a target it is only reported. Without `beside` the target applies to the number."""
     figure: str
     ours: Pick
     unit: str
@@ -37,13 +37,13 @@ class Row:
     at_least: Optional[float] = None
     at_most: Optional[float] = None
     is_time: bool = False
-    target: str = ""  # the issue's words where the number does not say it
+    target: str = ""  # as text if the number does not say it
 
 
 @dataclass
 class Experiment:
     name: str
-    programs: dict  # key -> command (a list), or a text: why it is skipped
+    programs: dict  # key -> command (a list), or a text: the reason to skip it
     rows: list
     deadline_s: int = 60
 
@@ -103,7 +103,7 @@ def human(size):
 
 
 def pushpull(tools):
-    """One psd, two workers: gradients there, weights back; summed and stepped by SGD with momentum."""
+    """One psd, two workers: gradients to it, weights back; summed and stepped by SGD with momentum."""
     programs, rows = {}, []
     for size, rounds in ((RESNET, 8), (CONVNET, 60)):
         for transport in ("shm", "tcp"):
@@ -180,7 +180,7 @@ def convnet_one(tools):
 
 
 def residual_ops(tools):
-    """What only moves memory in a ResNet-18 for 32 x 32 images: beside a copy, and beside PyTorch's."""
+    """Operations of a ResNet-18 for 32 x 32 images that only move memory: compared with a copy, and with PyTorch's."""
     ops = ["batchnorm:32x32x64", "batchnorm:4x4x512", "maxpool:16x16x64", "avgpool:4x4x512"]
     programs = {"ours": [tools.bench("layers"), "--json", "--batch=128"] + [f"--op={op}" for op in ops],
                 "copy": [tools.bench("limits"), "--json", "--what=copy", "--processes=1", f"--bytes={MB64}"]}
@@ -201,7 +201,7 @@ def residual_ops(tools):
 
 
 def images(tools):
-    """What the loader does to an image, on one core; Pillow's time is that of the resize alone, ours has what follows."""
+    """The loader's work on an image, on one core; Pillow's time is that of the resize alone, ours includes the rest."""
     programs = {"ours": [tools.bench("images"), "--json"], "torchvision": tools.commands["torchvision"],
                 "Pillow": tools.commands["Pillow"]}
     return Experiment("images", programs, [
@@ -285,7 +285,7 @@ def resnet_two(tools):
 
 
 def pipeline(tools):
-    """Two stages of a thread each, batch 128; and what else two cores may do with that batch."""
+    """Two stages of a thread each, batch 128; and other ways to use two cores for that batch."""
     ours = [tools.here("pipeline.py"), f"--build={tools.build}"]
     programs = {s: ours + ["--parallel=pipeline", "--stages=2", "--micro-batches=8", f"--pipeline={s}"] for s in ("1f1b", "gpipe")}
     programs |= {"one": ours, "chunks": ours + ["--micro-batches=8"], "twice": ours + ["--at-once=2"],
@@ -314,7 +314,7 @@ def pipeline(tools):
 
 
 def overlap(tools):
-    """On a wire of 200 MB/s: what of the communication that could be hidden a step hides behind its backward."""
+    """On a wire of 200 MB/s: the share of the hideable communication that a step hides behind its backward."""
     programs = {s: [tools.here("overlap.py"), f"--build={tools.build}", f"--strategy={s}", "--net=rate:200MB",
                     "--repeat=1", "--steps=60", "--json"] for s in ("ring", "ps-sync")}
     return Experiment("overlap", programs, [
@@ -346,7 +346,7 @@ def idle(tools):
 
 
 def restart(tools):
-    """A synchronous run that loses one of its two workers goes on with the other; or with two, as PyTorch's."""
+    """A synchronous run that loses one of its two workers continues with the other; or with two, as PyTorch's."""
     ours = [tools.here("restart.py"), f"--build={tools.build}"]
     programs = {s: ours + [f"--strategy={s}"] for s in ("ring", "ps-sync")}
     rows = [Row(f"a worker dies: from the loss to training again, convnet, {s}", Pick(s, "seconds"), "s", at_most=1)
@@ -360,7 +360,7 @@ def restart(tools):
 
 
 def join(tools):
-    """A worker comes while others train, from one to two (each has a core then) and from two to three."""
+    """A worker joins while others train, from one to two (a core each) and from two to three."""
     ours = [tools.here("join.py"), f"--build={tools.build}"]
     programs = {s: ours + [f"--strategy={s}"] for s in ("ps-async", "ssp:bound=3")}
     programs["three"] = ours + ["--strategy=ssp:bound=3", "-n", 2]
@@ -376,7 +376,7 @@ def join(tools):
 
 
 def fetch(tools):
-    """An object out of a bucket, from a service on this host."""
+    """Downloads an object from an S3 bucket, from a service on this host."""
     ours = [tools.here("fetch.py"), f"--build={tools.build}"]
     return Experiment("fetch", {"both": ours if shutil.which("curl") else "no curl (apt-get install curl)"}, [
         Row("1 GiB from a bucket on loopback, with signature and hash", Pick("both", "transfer_mb_s"), "MiB/s", "curl",
@@ -384,7 +384,7 @@ def fetch(tools):
 
 
 def predict(tools):
-    """The test set over two processes beside one: they share nothing but memory bandwidth and a counter."""
+    """The test set over two processes compared with one: they share only memory bandwidth and a counter."""
     models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
     programs = {f"{m} {n}": [tools.here("predict.py"), f"--build={tools.build}", f"--model={m}", "-n", n]
                 for m in models for n in (1, 2)}
@@ -396,7 +396,7 @@ def predict(tools):
 
 
 def recipe(tools):
-    """What the loader does to an image (images) is hidden behind the step before."""
+    """The loader's work on an image (images) is hidden behind the previous step."""
     programs = {"ours": [tools.here("recipe.py"), f"--build={tools.build}", "--recipe=resnet18-cifar10-32"]}
     return Experiment("recipe", programs, [
         Row("resnet18-cifar10-32.yaml, 2 workers: wait for data", Pick("ours", "percent"), "% of a step", at_most=1,
@@ -405,7 +405,7 @@ def recipe(tools):
 
 
 def machine(tools):
-    """What the machine is: no row of a target, but the first thing to look at."""
+    """The machine's limits: rows without targets, but the first to look at."""
     programs = {"copy": [tools.bench("limits"), "--json", "--what=copy", f"--bytes={CONVNET},{RESNET},{MB64}"],
                 "checksum": [tools.bench("limits"), "--json", "--what=checksum", "--processes=1", f"--bytes={MB1},{MB64}"],
                 "one-way": [tools.bench("limits"), "--json", "--what=one-way", f"--bytes={MB1}", "-n", 5]}

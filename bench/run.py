@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py - `make bench`: every figure beside its peer and its limit, in one run.
+"""run.py - `make bench`: every figure compared with its peer and its limit, in one run.
 
     bench/run.py --build=build                      all, about ten minutes; bench/RESULTS.md and bench/RESULTS.json
     bench/run.py --list                             the experiments, their programs and rows
@@ -8,9 +8,9 @@
     bench/run.py --ps-lite=PROGRAM                  built by you from bench/peers/pushpull_pslite.cc
     bench/run.py --mxnet=VENV/bin/python3           the Python of an environment with MXNet
 
-What is measured is in rows.py; bench/README.md says what a figure means. A peer that is not installed is skipped, and
-its row says why. A program that fails or exceeds its deadline fails its rows; the others go on, and the exit code is 1.
-Python's standard library only.
+rows.py has the measurements; bench/README.md explains the figures. A peer that is not installed is skipped, and its row
+says why. A program that fails or exceeds its deadline fails its rows; the others go on, and the exit code is 1.
+Only Python's standard library is needed.
 """
 import argparse
 import collections
@@ -38,7 +38,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Tools:
-    """Where programs lie, and which peers are here. A command is a list; a text says why there is none."""
+    """The paths of programs, and the installed peers. A command is a list; a text says why it is missing."""
 
     def __init__(self, args, scratch):
         self.build, self.scratch, self.args = args.build, scratch, args
@@ -64,7 +64,7 @@ class Tools:
         return f"bench/{name}"
 
     def command(self, name, processes, words):
-        """The command of a peer for so many processes; or why it is not here."""
+        """The command of a peer for this number of processes; or why it is missing."""
         command = self.commands[name]
         if isinstance(command, str):
             return command
@@ -72,7 +72,7 @@ class Tools:
             return command[:-1] + ["-n", processes, command[-1]] + words
         if name == "gloo":
             return command + [f"--ranks={processes}"] + words
-        if name in ("pipelining", "torchrun"):  # two it is
+        if name in ("pipelining", "torchrun"):  # always two
             return command + words
         return command + [f"--workers={processes}"] + words
 
@@ -81,7 +81,7 @@ class Tools:
         return re.match(r"PyTorch ([2-9]|\d\d)", name) and shutil.which("c++")
 
     def between_hosts(self, hosts, command):
-        """The command with its ranks in network namespaces; or why that cannot be."""
+        """The command with its ranks in network namespaces; or why that is not possible."""
         if isinstance(command, str):
             return command
         if os.geteuid() != 0 or not shutil.which("ip"):
@@ -90,7 +90,7 @@ class Tools:
         return ["bench/namespaces.sh", str(hosts), "sh", "-c", line]
 
     def has_avx512(self):
-        """Whether checksums are made by AVX-512 (core/crc32c.c)."""
+        """Whether checksums use AVX-512 (core/crc32c.c)."""
         found = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
         return bool(found) and {"avx512f", "vpclmulqdq"} <= set(found.group(1).split())
 
@@ -105,7 +105,7 @@ class Tools:
         return ["mpirun"] + as_root + ["--oversubscribe", program]
 
     def public(self, text):
-        """Without the paths of this machine's owner: RESULTS.md is for others."""
+        """Replaces this machine's paths: RESULTS.md is public."""
         for path, name in self.names.items():
             text = text.replace(path, name) if path else text
         return text
@@ -125,7 +125,7 @@ class Tools:
         if not program:
             return "ps-lite (give --ps-lite=PATH; bench/README.md says which program)"
         if not os.access(program, os.X_OK):
-            return f"ps-lite: {program} is no program"
+            return f"ps-lite: {program} is not a program"
         return ["bench/peers/pushpull_pslite.py", f"--program={program}"]
 
     def find_mxnet(self, python):
@@ -137,7 +137,7 @@ class Tools:
 
     def find_images(self, python, module, what):
         if not self.has(python, module):
-            return f"{module}: {python} has none (--python=PATH picks another)"
+            return f"{module}: {python} lacks it (--python=PATH picks another)"
         return [python, "bench/peers/torch_images.py", f"--what={what}"]
 
     def find_torch(self, pythons, modules, script, why):
@@ -148,7 +148,7 @@ class Tools:
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"
-        name, command = "PyTorch", f"PyTorch: {python} has none (Debian: python3-torch; --python=PATH picks another)"
+        name, command = "PyTorch", f"PyTorch: {python} lacks it (Debian: python3-torch; --python=PATH picks another)"
         try:
             said = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=60)
             if said.returncode == 0:
@@ -166,7 +166,7 @@ class Tools:
 
 
 def end_group(child):
-    """Ends what is left of the program: first with a word, so that it can remove what it made."""
+    """Ends the remaining processes of the program: first with SIGTERM, so that it can remove its files."""
     for how, timeout_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         try:
             os.killpg(child.pid, how)
@@ -178,7 +178,7 @@ def end_group(child):
 
 
 def run_program(command, deadline_s):
-    """(objects, why it failed). The program and all that it started are gone when this returns."""
+    """(objects, why it failed). The program and its children have ended when this returns."""
     env = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
@@ -196,16 +196,16 @@ def run_program(command, deadline_s):
         if code != 0:
             return [], f"exit code {code}: {last_line(err.read())}"
         objects = [json.loads(line) for line in out if line.startswith("{")]
-    return objects, None if objects else "it printed no figure"
+    return objects, None if objects else "it printed no figures"
 
 
 def last_line(text):
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else "it said nothing"
+    return lines[-1].strip()[:200] if lines else "no message"
 
 
 def take(pick, objects):
-    """The number that `pick` means; None: no line has it."""
+    """The number that `pick` selects; None: no line has it."""
     found = [o[pick.key] - (o.get(pick.minus, 0) if pick.minus else 0) for o in objects
              if pick.key in o and all(o.get(k) == v for k, v in pick.where.items())]
     return {"max": max, "min": min, "sum": sum}[pick.how](found) * pick.scale if found else None
@@ -215,13 +215,13 @@ def take(pick, objects):
 
 
 def used_programs(experiment):
-    """Only what a row needs, in the order that the experiment names."""
+    """The programs that rows need, in the experiment's order."""
     picks = [p for row in experiment.rows for p in (row.ours, row.beside) if p]
     return {key: c for key, c in experiment.programs.items() if any(p.program == key for p in picks)}
 
 
 def run_experiment(experiment, repeat, say):
-    """All programs in turns. (outputs of each repetition by program, failures, why what was skipped)"""
+    """Runs all programs, interleaved. (outputs of each repetition by program, failures, reasons for skipping)"""
     programs = used_programs(experiment)
     skipped = {key: c for key, c in programs.items() if isinstance(c, str)}
     failed, outputs = {}, collections.defaultdict(list)
@@ -270,7 +270,7 @@ def finish_row(row, experiment, outputs, failed, skipped):
             return dict(result, verdict="failed", why=f"{p.program}: {failed[p.program]}")
     taken = [[take(p, objects) for objects in outputs[p.program]] for p in picks]
     if any(value is None for values in taken for value in values):
-        return dict(result, verdict="failed", why="a program's output has no such figure")
+        return dict(result, verdict="failed", why="the program's output lacks this figure")
     result["ours"] = figure(row.ours, taken[0])
     if row.beside:
         result["other"] = figure(row.beside, taken[1])
@@ -320,23 +320,23 @@ def parse_args():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default="build", help="the build folder [build]")
     p.add_argument("--repeat", type=int, default=5, help="turns of every experiment [5]")
-    p.add_argument("--quick", action="store_true", help="one turn: does everything run?")
+    p.add_argument("--quick", action="store_true", help="one turn, to check that everything runs")
     p.add_argument("--only", default="", metavar="PATTERN", help="experiments whose name matches")
-    p.add_argument("--list", action="store_true", help="say what there is and measure nothing")
+    p.add_argument("--list", action="store_true", help="list the experiments without measuring")
     p.add_argument("--python", default="/usr/bin/python3", help="the Python whose torch is the peer [/usr/bin/python3]")
-    p.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="another one beside it")
+    p.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="another one, in addition")
     p.add_argument("--ps-lite", default="", metavar="PROGRAM", help="see bench/README.md")
     p.add_argument("--mxnet", default="", metavar="PYTHON", help="the Python whose mxnet is the peer; see bench/README.md")
-    p.add_argument("--out", help="folder of RESULTS.md and RESULTS.json [bench; of a part or a --quick look: nowhere]")
+    p.add_argument("--out", help="folder of RESULTS.md and RESULTS.json [bench; none with --only or --quick]")
     args = p.parse_args()
     if args.repeat < 1:
-        p.error("--repeat is at least 1")
+        p.error("--repeat must be at least 1")
     if args.quick:
         args.repeat = 1
     try:
         re.compile(args.only)
     except re.error as wrong:
-        p.error(f"--only={args.only} is no pattern: {wrong}")
+        p.error(f"--only={args.only} is not a pattern: {wrong}")
     if not os.path.isfile(os.path.join(args.build, "bench", "bench_limits")):
         p.error(f"--build={args.build} has no bench/bench_limits: run make first, or give the build folder")
     if not args.out and not args.only and not args.quick:  # a part must not replace the whole
@@ -388,7 +388,7 @@ def write_results(args, run):
 
 def main():
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs now is ended on the way out
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the running program is ended on the way out
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
@@ -397,7 +397,7 @@ def main():
         tools = Tools(args, scratch)
         experiments = [e for e in rows.experiments(tools) if re.search(args.only, e.name)]
         if not experiments:
-            say(f"--only={args.only}: there is no such experiment; --list says which there are")
+            say(f"--only={args.only}: no such experiment; --list shows all")
             return 2
         if args.list:
             show_list(experiments)

@@ -1,10 +1,9 @@
-/* scale.c - bench_scale: what an all-reduce and a push-pull take by the number of ranks and of shards, beside
- * what the cost model (runtime/host/cost_model.h) says.
+/* scale.c - bench_scale: the times of an all-reduce and a push-pull by the number of ranks and of shards, beside
+ * those of the cost model (runtime/host/cost_model.h).
  *
  * The model gets its numbers from the fewest processes that have an exchange (two ranks; one and two workers
- * with one shard) and predicts all others, so where the curves part it is the model that is wrong:
- * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces bench_allreduce's, without their checks of
- * the sums. */
+ * with one shard) and predicts all others, so where the curves part the model is wrong: docs/performance.md
+ * says why. Push-pulls are bench_pushpull's, all-reduces bench_allreduce's, without their checks of the sums. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -28,7 +27,7 @@ static const char usage[] =
     "      --ranks=LIST    processes of an all-reduce, and workers of a push-pull, 1 .. 16 [1,2,4,8,16]\n"
     "      --shards=LIST   shards of psd, with 4 workers [1,2,4,8]\n"
     "      --plot=FILE     also draws the curves, as SVG (gnuplot)\n"
-    "      --json          one object a line\n";
+    "      --json          one object per line\n";
 
 typedef struct options {
     uint64_t bytes;
@@ -41,7 +40,7 @@ typedef struct row {
     const char *what, *over; /* "all-reduce direct", "shm" */
     int ranks, shards;
     double measured, predicted; /* seconds */
-    int is_source;              /* the model has its numbers from this one */
+    int is_source;              /* the model's numbers come from this one */
 } row;
 
 typedef struct scale {
@@ -51,7 +50,7 @@ typedef struct scale {
     eni_cost_numbers tcp, store[2]; /* store: shm, tcp */
     row rows[ROWS_MAX];
     int nrows;
-    const char *program; /* of this bench, to find bench_pushpull beside it */
+    const char *program; /* of this benchmark, to find bench_pushpull beside it */
 } scale;
 
 static double max(double a, double b)
@@ -66,9 +65,9 @@ static row *add_row(scale *s, const char *what, const char *over, int ranks, int
     return r;
 }
 
-/* ---- another bench ---- */
+/* ---- running another benchmark ---- */
 
-/* Adds the point of each line of its --json to the curve. How many lines; negative: it failed. */
+/* Adds the point of each line of its --json to the curve. Returns the number of lines; negative: it failed. */
 static int run_bench(const scale *s, const char *command, eni_cost_curve *curve)
 {
     char path[1400], line[2048];
@@ -151,7 +150,7 @@ static double push_pull(const scale *s, const char *over, int workers, int shard
     return eni_stats_median(seconds, REPEATS);
 }
 
-/* Shards serve at once only as far as the workers leave cores idle. */
+/* Shards serve at the same time only as far as the workers leave cores idle. */
 static double predict_store(const scale *s, int over, int workers, int shards)
 {
     const int idle = s->cores - workers, at_once = idle < 1 ? 1 : shards < idle ? shards : idle;
@@ -188,7 +187,7 @@ static int push_pulls(scale *s, int over)
     return 0;
 }
 
-/* ---- showing ---- */
+/* ---- output ---- */
 
 static void show(const scale *s)
 {
@@ -213,7 +212,7 @@ static void show(const scale *s)
     }
 }
 
-/* One named block of data a curve. */
+/* A named block of data per curve. */
 static void print_block(const scale *s, FILE *script, const char *name, const char *what, const char *over,
                         int by_shards)
 {

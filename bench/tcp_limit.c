@@ -3,13 +3,13 @@
  *     bench/namespaces.sh 2 sh -c 'build/bench/bench_tcp_limit --ranks=2 --hosts=$HOSTS'
  *
  * An all-reduce of S bytes among p ranks makes every rank send 2 (p-1) S/p bytes to its right neighbour and
- * receive as many from its left one. The limit does just that, all at once, over plain sockets: from a vector
- * of S bytes and into one, in pieces of 256 KiB, by one thread that polls when nothing moves (two threads
- * that block are no faster). `cached` is the same with one piece that is sent and overwritten again and
- * again, so that it stays in a cache: what the sockets alone can do, and nobody who has a vector.
+ * receive as many from its left one. The limit only does that, all at once, over plain sockets: from a vector
+ * of S bytes and into one, in pieces of 256 KiB, by one thread that polls when nothing moves (two blocking
+ * threads are no faster). `cached` sends and overwrites one piece again and again, so that it stays in a cache:
+ * the limit of the sockets alone, out of reach for a real vector.
  *
- * The ways take turns, iteration by iteration, between barriers. An iteration's time is that of the slowest
- * rank, the columns are medians; `of limit` is the median of limit / ours in the same iteration, with
+ * The variants are interleaved, iteration by iteration, between barriers. An iteration's time is that of the
+ * slowest rank, the columns are medians; `of limit` is the median of limit / ours in the same iteration, with
  * quartiles. Without --hosts the ranks are connected over loopback, where our frames carry no checksum. */
 #include <errno.h>
 #include <getopt.h>
@@ -31,14 +31,14 @@ enum { LIMIT, CACHED, OURS, NWAYS };
 
 typedef struct options {
     uint64_t begin, end, factor; /* bytes */
-    uint64_t segment;            /* bytes of a frame's payload; 0: as the group has it */
+    uint64_t segment;            /* of a frame's payload; 0: the group's */
     int warmup, iterations, is_json, nranks, algorithm;
     const char *hosts;
 } options;
 
 typedef struct shared { /* by all ranks */
     hosts_board bare, group;
-    _Atomic uint64_t arrived; /* at barriers, over all of them */
+    _Atomic uint64_t arrived; /* at barriers, by all ranks */
     eni_flag together;        /* the barriers that all have reached */
     uint64_t wrong[CLUSTER_MAX];
     int64_t ns[NWAYS][MAX_ITERATIONS][CLUSTER_MAX];
@@ -55,14 +55,14 @@ static const char usage[] =
     "usage: bench_tcp_limit [options]\n"
     "  -b, --minbytes=N      smallest vector in bytes, K, M, G allowed [4K]\n"
     "  -e, --maxbytes=N      largest vector [64M]\n"
-    "  -f, --stepfactor=N    from size to size [4]\n"
-    "  -w, --warmup_iters=N  iterations that are not timed [3]\n"
-    "  -n, --iters=N         iterations that are, 1 .. 1000 [15]\n"
+    "  -f, --stepfactor=N    factor between sizes [4]\n"
+    "  -w, --warmup_iters=N  untimed iterations first [3]\n"
+    "  -n, --iters=N         timed iterations, 1 .. 1000 [15]\n"
     "      --ranks=N         processes, 2 .. 16 [2]\n"
     "      --algorithm=A     ring, naive [ring]\n"
     "      --hosts=PREFIX    ranks enter the network namespaces PREFIX-0, PREFIX-1, .. "
     "[loopback]\n"
-    "      --json            one object a line\n";
+    "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
@@ -79,7 +79,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* The number of the algorithm, or -1. */
+/* The algorithm's number, or -1. */
 static int parse_algorithm(const char *name)
 {
     int a = ENI_COLL_NAIVE;
@@ -116,7 +116,7 @@ static int parse_options(int argc, char **argv, options *o)
 typedef struct rank_state {
     bench *b;
     int rank;
-    int right, left; /* sockets of the limit; one and the same with two ranks */
+    int right, left; /* sockets of the limit; the same one with two ranks */
     char *out, *in;  /* (end) */
     eni_coll *coll;
     float *vector; /* (end) in the arena */
@@ -124,7 +124,7 @@ typedef struct rank_state {
     eni_alive alive;
 } rank_state;
 
-/* By shared memory, so that the sockets are idle when a turn begins; who waits long sleeps. */
+/* Through shared memory, so that the sockets are idle when a turn begins; long waits sleep. */
 static int barrier(rank_state *s)
 {
     shared *all = s->b->shared;
@@ -133,7 +133,7 @@ static int barrier(rank_state *s)
     return eni_flag_await(&all->together, number, 0, INT64_MAX, &s->alive) == EN_OK ? 0 : -1;
 }
 
-/* Up to a piece further in one direction. 1: moved, 0: cannot now, -1: broken. */
+/* Moves up to a piece in one direction. 1: moved, 0: cannot now, -1: broken. */
 static int move(int fd, int is_out, char *vector, uint64_t bytes, uint64_t total, uint64_t *done)
 {
     const uint64_t at = *done % bytes;
@@ -148,7 +148,7 @@ static int move(int fd, int is_out, char *vector, uint64_t bytes, uint64_t total
     return moved < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
-/* `around`: the bytes of a vector that are gone round in. */
+/* `around`: the period, in bytes, in which the vector is reused. */
 static int run_flows(rank_state *s, uint64_t bytes, uint64_t around)
 {
     const uint64_t p = (uint64_t)s->b->options.nranks, total = 2 * (p - 1) * (bytes / p);
@@ -178,7 +178,7 @@ static int run_way(rank_state *s, int way, uint64_t bytes)
     return way == OURS ? run_ours(s, bytes) : run_flows(s, bytes, way == CACHED ? cached : bytes);
 }
 
-/* Small numbers, so that the sum is exact in any order. */
+/* Small numbers, for which the sum is exact in any order. */
 static float value_of(int rank, uint64_t i)
 {
     return (float)((i * 7 + (uint64_t)rank * 13) % 101);
@@ -306,7 +306,7 @@ static int rank_main(int rank, int n, cluster_board *board, void *user)
     for (uint64_t bytes = o->begin; bytes <= o->end; bytes *= o->factor) {
         if (time_size(&s, bytes) != 0 || barrier(&s) != 0) return 1;
         if (rank == 0) report(s.b, bytes);
-        if (barrier(&s) != 0) return 1; /* until it is printed */
+        if (barrier(&s) != 0) return 1; /* wait until it is printed */
     }
     eni_coll_close(s.coll);
     return 0;

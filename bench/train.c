@@ -1,11 +1,11 @@
-/* train.c - times training: runs `entrain run` for every combination and reads what it measured.
+/* train.c - times training: runs `entrain run` for every combination and reads its result.
  *
  *     bench_train --strategy=solo,ring,ps-sync --workers=1,2 --threads=1 --batch=64 --model=convnet
  *
- * samples/s is result.json's: all workers together, without the evaluation. Rows are
- * run one after the other, --repeat rounds of all rows, so that a machine that gets slower slows every row
- * alike; a row shows the median and its spread. With --at-once=2 two runs of a row train side by side and
- * their samples/s are added: what this machine has for two processes that never talk. */
+ * samples/s is result.json's: all workers together, without the evaluation. Rows run one after the other,
+ * --repeat rounds of all rows, so that a machine that slows down slows every row alike; a row shows the median
+ * and its spread. With --at-once=2 two runs of a row train side by side and their samples/s are added: the
+ * machine's rate for two processes that never communicate. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -29,23 +29,22 @@ typedef struct options {
     words models, strategies;
     figures workers, threads, batches;
     const char *data, *transport, *device;
-    words more; /* flags of `entrain run`, passed on as they are */
+    words more; /* flags of `entrain run`, passed on unchanged */
     int steps, repeats, at_once, is_json;
     char entrain[PATH_BYTES];
-    char folder[64]; /* where runs leave their files; removed at the end */
+    char folder[64]; /* the folder for the files of runs; removed at the end */
 } options;
 
 typedef struct row {
     const char *model, *strategy;
     uint64_t workers, threads, batch;
-    char device[16]; /* that the workers chose or were told */
+    char device[16]; /* chosen by the workers or given */
     double samples_s[MAX_REPEATS];
-    /* Of the last run: */
+    /* The following are of the last run: */
     double data_share; /* of a step's time: waiting for the batch, all workers together */
-    double peak_mb;    /* the largest worker's memory, its data set included */
-    double data_mb;    /* of that, the data set; 0: the run does not say */
-    double
-        startup_s; /* from the start of the launcher to the end of the first step; 0: the run does not say */
+    double peak_mb;    /* the largest worker's memory, including its data set */
+    double data_mb;    /* of that, the data set; 0: not recorded */
+    double startup_s;  /* from the start of the launcher to the end of the first step; 0: not recorded */
 } row;
 
 /* ---- options ---- */
@@ -60,12 +59,12 @@ static const char usage[] =
     "      --batch=LIST      samples per worker and step [64]\n"
     "      --data=NAME       as of `entrain run` [fashion-mnist if it is installed, else synthetic]\n"
     "      --transport=T     auto, shm, tcp [auto]\n"
-    "      --device=D        ref, cpu, cuda: as of `entrain run` [auto: the table says what it was]\n"
+    "      --device=D        ref, cpu, cuda: as of `entrain run` [auto: see the table]\n"
     "      --flags=LIST      more flags of `entrain run`: --flags=--precision=bf16,--no-graph\n"
     "  -n, --iters=N         steps of every worker [150]\n"
-    "  -r, --repeat=N        runs of every row, 1 .. 15 [1]\n"
-    "      --at-once=N       so many runs of a row side by side, 1 .. 16, their samples/s added [1]\n"
-    "      --json            one object a line\n";
+    "  -r, --repeat=N        runs per row, 1 .. 15 [1]\n"
+    "      --at-once=N       runs of a row side by side, 1 .. 16, their samples/s added [1]\n"
+    "      --json            one object per line\n";
 
 static const struct option long_options[] = {
     {"model", required_argument, NULL, 'M'},
@@ -112,10 +111,10 @@ static int parse_option(int c, char *text, options *o)
     }
 }
 
-/* 0: go on; else the exit code + 1. */
+/* 0: continue; else the exit code + 1. */
 static int parse_options(int argc, char **argv, options *o)
 {
-    static char models[] = "convnet", strategies[] = "solo,ring,ps-sync"; /* are cut in place */
+    static char models[] = "convnet", strategies[] = "solo,ring,ps-sync"; /* split in place */
     *o = (options){.transport = "auto", .device = "auto", .steps = 150, .repeats = 1, .at_once = 1};
     figures_words(models, &o->models);
     figures_words(strategies, &o->strategies);
@@ -130,18 +129,17 @@ static int parse_options(int argc, char **argv, options *o)
             return 1;
         }
         if (c != '?' && parse_option(c, optarg, o)) continue;
-        if (c != '?')
-            fprintf(stderr, "bench_train: %s: \"%s\" cannot be; --help says what can\n", argv[at], given);
+        if (c != '?') fprintf(stderr, "bench_train: %s: invalid value \"%s\"; see --help\n", argv[at], given);
         return 3;
     }
     if (optind == argc) return 0;
-    fputs("bench_train: there are only flags; see --help\n", stderr);
+    fputs("bench_train: unexpected argument; see --help\n", stderr);
     return 3;
 }
 
 /* ---- one run ---- */
 
-/* What the workers report of themselves. */
+/* Reads the workers' reports. */
 static void read_roles(const json_t *roles, row *r)
 {
     double data_ns = 0, step_ns = 0;
@@ -178,7 +176,7 @@ static double read_result(const char *folder, row *r)
     return samples_s > 0 ? samples_s : -1;
 }
 
-/* The files that a run leaves: known by name, so nothing else can go. */
+/* Removes the files of a run by their known names, and nothing else. */
 static void remove_run(const char *folder, uint64_t workers)
 {
     static const char *const files[] = {"result.json", "eval.jsonl", "config.yaml"};
@@ -212,10 +210,10 @@ static int start_run(const options *o, const row *r, const char *folder, program
     snprintf(text[n++], FLAG_BYTES, "--out=%s", folder);
     for (int i = 0; i < n; i++)
         argv[2 + i] = text[i];
-    argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not what is timed */
+    argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not timed */
     argv[3 + n] = "--mute";
     argv[4 + n] = "--log-level=warn";
-    argv[5 + n] = "--overwrite"; /* a run as often as it takes */
+    argv[5 + n] = "--overwrite"; /* the folder is reused */
     for (int i = 0; i < o->more.n; i++)
         argv[6 + n + i] = o->more.word[i];
     return program_start("entrain run", argv, NULL, 0, entrain);
@@ -226,7 +224,8 @@ static void name_folder(const options *o, int i, char folder_out[80])
     snprintf(folder_out, 80, "%s/%d", o->folder, i);
 }
 
-/* Trains once, --at-once runs side by side. Their samples/s together; negative: one failed, and said why. */
+/* Trains once, with --at-once runs side by side. Returns the sum of their samples/s; negative: one failed,
+ * and reported why. */
 static double run_once(const options *o, row *r)
 {
     program entrain[MAX_AT_ONCE];
@@ -307,11 +306,11 @@ static int run_rows(const options *o)
     static row rows[MAX_ROWS];
     const int n = list_rows(o, rows);
     if (n == 0) {
-        fputs("bench_train: nothing to run: solo is for one worker\n", stderr);
+        fputs("bench_train: nothing to run: solo has one worker\n", stderr);
         return 2;
     }
     if (!o->is_json) {
-        printf("# entrain run on %d cores, %d steps, %d run(s) a row, %d at once\n", eni_host_info_cores(),
+        printf("# entrain run on %d cores, %d steps, %d run(s) per row, %d at once\n", eni_host_info_cores(),
                o->steps, o->repeats, o->at_once);
         printf("#%-19s %-12s %-14s %-6s %7s %7s %6s %10s  %s\n", "model", "strategy", "data", "device",
                "workers", "threads", "batch", "samples/s", "least-most");
@@ -336,7 +335,7 @@ int main(int argc, char **argv)
     if (program_path("entrain", o.entrain, sizeof o.entrain) != 0) return 1;
     strcpy(o.folder, "/tmp/entrain-bench-XXXXXX");
     if (!mkdtemp(o.folder)) {
-        fprintf(stderr, "bench_train: cannot make a folder in /tmp: %s\n", strerror(errno));
+        fprintf(stderr, "bench_train: cannot create a folder in /tmp: %s\n", strerror(errno));
         return 1;
     }
     code = run_rows(&o);

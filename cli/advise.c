@@ -1,9 +1,9 @@
-/* advise.c - `entrain advise`: measures this machine for a few seconds, predicts the step time of a ring and
- * of servers where the question puts the ranks, and shows with real runs how far the prediction is off here.
+/* advise.c - `entrain advise`: measures this machine for a few seconds, predicts the step time of a ring and of
+ * servers for the ranks' placement in question, and shows by real runs how far the prediction is off here.
  *
- * The question: without --net all ranks share this host; with it every rank and every server has a host like
- * this one and a card of that rate. The runs that it is checked with have 1, 2 and 4 workers on this one
- * host, over the emulated network if one was given. */
+ * The question: without --net all ranks share this host; with it every rank and every server has a host like this
+ * one and a link of that rate. The runs that check the prediction have 1, 2 and 4 workers on this host, over the
+ * emulated network if one is given. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct advice {
     eni_cost_step step;
 } advice;
 
-/* A prediction beside what it was of. */
+/* A prediction beside the measurement. */
 typedef struct advice_check {
     const char *strategy;
     int workers;
@@ -42,7 +42,7 @@ typedef struct advice_check {
 typedef struct advised {
     const eni_config *config;
     eni_cost_machine machine;
-    eni_cost_layout place; /* of the question; servers is that of each advice */
+    eni_cost_layout place; /* in question; servers is that of each advice */
     double move_one;       /* seconds per byte that one core moves alone */
     double bytes;          /* of the model */
     advice advice[ADVICE_MAX];
@@ -51,13 +51,13 @@ typedef struct advised {
     int most;
     advice_check check[CHECKS_MAX];
     int nchecks;
-    eni_trials trials; /* what is measured is shown, and the machine watched */
+    eni_trials trials; /* shows the measurements and watches the machine */
 } advised;
 
 /* ---- measuring ---- */
 
-/* A worker per core and one server: what the bytes of one of them cost, from the message to the new weights,
- * on a machine that has no core to spare. */
+/* With a worker per core and one server: the cost of one of its bytes, from the message to the new weights,
+ * on a machine without a spare core. */
 static en_status measure_store(const eni_command_context *context, const char *transport, int workers,
                                eni_cost_numbers *store_out)
 {
@@ -137,7 +137,8 @@ static en_status read_place(const eni_config *c, eni_cost_layout *place)
     int64_t delay = 0;
     const int n = (int)c->workers;
     *place = (eni_cost_layout){.ranks = n, .ranks_on_host = n};
-    place->is_networked = c->transport == ENI_TRANSPORT_TCP; /* on this host, as fast as its cores feed it */
+    /* on this host, as fast as its cores can feed it */
+    place->is_networked = c->transport == ENI_TRANSPORT_TCP;
     if (c->net == NULL) return EN_OK;
     if (!eni_net_parse(c->net, &rate, &delay)) return EN_EINVAL;
     place->is_networked = place->has_own_host = true;
@@ -166,7 +167,7 @@ static void predict(advised *a)
 
 /* ---- checking ---- */
 
-/* What the model says of a run on this one host. */
+/* The model's prediction of a run on this one host. */
 static double predict_check(const advised *a, const char *strategy, int workers)
 {
     eni_cost_layout place = a->place;
@@ -192,7 +193,7 @@ static en_status run_check(const eni_command_context *context, advised *a, const
     return eni_trials_run(&a->trials, line, context, &trial, run, &rate, step_out);
 }
 
-/* In turns: what else the machine does hits all alike. */
+/* Interleaved: other load on the machine affects all alike. */
 static en_status check_all(const eni_command_context *context, advised *a, const char *dir)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
@@ -272,7 +273,7 @@ static en_status show_prediction(const advised *a, FILE *out)
     for (int i = 0; i < a->nadvice; i++) {
         const advice *with = &a->advice[i];
         eni_text_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
-        eni_table_put(&table, "%s", with->name); /* which is best is the conclusion's to say */
+        eni_table_put(&table, "%s", with->name); /* the conclusion names the best */
         eni_table_put(&table, "%.2f", with->step.seconds * 1e3);
         eni_table_put(&table, "%s", text);
         eni_table_put(&table, "%.2f", with->step.compute * 1e3);
@@ -283,7 +284,7 @@ static en_status show_prediction(const advised *a, FILE *out)
     return eni_table_print(&table, out);
 }
 
-/* Not where the machine was busy: then the figures stand there without it. */
+/* Prints nothing if the machine was busy: the figures stand without a conclusion. */
 static void show_conclusion(const advised *a, FILE *out)
 {
     char doubt[256];
@@ -295,10 +296,10 @@ static void show_conclusion(const advised *a, FILE *out)
     for (int s = 1; s < a->nadvice; s++) {
         const int at = a->crossover[s];
         if (at == 0)
-            fprintf(out, "Crossover with %d server%s: none; the ring is slower at %d workers.\n", s,
-                    s == 1 ? "" : "s", a->most);
+            fprintf(out, "Crossover with %d server%s: none up to %d workers.\n", s, s == 1 ? "" : "s",
+                    a->most);
         else
-            fprintf(out, "Crossover with %d server%s: the ring is as fast from %d workers on.\n", s,
+            fprintf(out, "Crossover with %d server%s: the ring is as fast with %d or more workers.\n", s,
                     s == 1 ? "" : "s", at);
     }
 }
@@ -322,8 +323,7 @@ static en_status show_checks(const advised *a, FILE *out)
         eni_table_put(&table, "%+.0f %%", error * 100);
     }
     EN_TRY(eni_table_print(&table, out));
-    fprintf(out, "\nThe largest error is %.0f %%. * more workers than cores: they take turns.\n",
-            worst * 100);
+    fprintf(out, "\nThe largest error is %.0f %%. * more workers than cores.\n", worst * 100);
     return EN_OK;
 }
 
@@ -337,7 +337,7 @@ en_status eni_command_advise(const eni_command_context *context)
     advised *a = eni_alloc(sizeof *a);
     if (a == NULL) return EN_ENOMEM;
     a->config = c;
-    const en_network *network; /* found out before processes say so, each for itself */
+    const en_network *network; /* found here, before each process reports the error by itself */
     en_status st = eni_network_get("--model", c->model, &network);
     if (st == EN_OK) st = read_place(c, &a->place);
     if (st == EN_OK && c->out != NULL) st = eni_out_take(c, c->out, ENI_OUT_TRIALS, &out_fd);

@@ -1,6 +1,5 @@
-/* check_ranks.c - `entrain check`: can these processes reach each other, and what does it take? The smallest
- * job that uses everything answers the first; with -v this host is measured, and beside it stands what the
- * model says. */
+/* check_ranks.c - `entrain check`: can these processes reach each other, and how fast? The smallest job that
+ * uses every part answers the first; -v measures this host and shows the cost model beside it. */
 #include "cli/trial.h"
 
 #include <stdio.h>
@@ -15,7 +14,7 @@
 #include "runtime/net/host_info.h"
 #include "runtime/net/shaper.h"
 
-/* ---- what -v shows ---- */
+/* ---- the output of -v ---- */
 
 enum { WAYS = 4 };
 
@@ -36,8 +35,8 @@ typedef struct figures {
     eni_cost_numbers tcp; /* a hop, between two ranks */
 } figures;
 
-/* Measures the formulas' constants between two ranks, so that the times of more ranks are predictions. The sizes are those of
- * nccl-tests: 4 KB to 64 MB, each four times the last, in units of 1024. */
+/* Measures the formulas' constants between two ranks, so that the times of more ranks are predictions. The
+ * sizes are those of nccl-tests: 4 KB to 64 MB, each four times the previous one, in units of 1024. */
 static en_status measure(const eni_command_context *context, figures *f)
 {
     eni_measured m;
@@ -64,7 +63,7 @@ static double predicted(const figures *f, const way *w, double bytes)
     if (w->algorithm == ENI_COLL_RING) return eni_cost_ring(f->n, bytes, &hop);
     if (w->algorithm == ENI_COLL_DIRECT) return eni_cost_direct(f->n, f->cores, bytes, f->flag, f->move);
     if (w->transport == ENI_OVER_TCP) return eni_cost_naive(f->n, bytes, &hop);
-    /* each loads all n vectors and stores its own, twice: once aside, once in place */
+    /* each loads all n vectors and stores its own twice: once to a copy, once in place */
     return f->flag * 2 * turns + (f->n + 3) * bytes * f->move * turns;
 }
 
@@ -115,29 +114,29 @@ static void print_numbers(const figures *f, const eni_cost_curve *calls, FILE *o
     for (int i = 0; i < calls->n; i++)
         fprintf(out, "%s%.0f us for %.0f KB%s", i == 0 ? "  push-pull       " : ", ", call[i].seconds * 1e6,
                 call[i].bytes / 1024, i == calls->n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
-    fprintf(out, "\nOne all-reduce of float32, microseconds: measured, and what the model says "
+    fprintf(out, "\nOne all-reduce of float32, microseconds: measured and by the model "
                  "(docs/advise.md)\n\n");
 }
 
 /* Alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured and predicted
- * time. `calls` (n 0: none) is what push-pulls took. */
+ * time. `calls` (n 0: none): times of push-pulls. */
 static en_status show_table(const eni_command_context *context, const eni_cost_curve *calls, FILE *out)
 {
     figures f = {.n = (int)context->config->workers, .cores = eni_host_info_cores()};
     if (f.n < 2 || f.n > 16)
-        return eni_fail(EN_EINVAL, "check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
+        return eni_fail(EN_EINVAL, "check", "-v measures 2 to 16 workers of one host, not %d", f.n);
     EN_TRY(measure(context, &f));
     print_numbers(&f, calls, out);
     return print_rows(&f, out);
 }
 
-/* ---- what a network does to an all-reduce: the cost model as an experiment ---- */
+/* ---- the effect of a network on an all-reduce: the cost model as an experiment ---- */
 
-/* V takes a card so long, but for what the cores of one host can still carry. */
+/* The time of V over one link, unless the cores of one host cannot carry that much. */
 static const double seconds_of_v = 0.05;
 static const double least_v = 1 << 16, most_v = 1 << 22;
 
-/* A power of two of bytes. */
+/* Rounds down to a power of two of bytes. */
 static uint64_t size_of(double rate)
 {
     double wanted = rate > 0 ? rate * seconds_of_v : 1 << 20;
@@ -181,28 +180,26 @@ static en_status show_network(const eni_command_context *context, FILE *out)
     if (rate == 0 && delay == 0) return EN_OK;
     const uint64_t v = size_of((double)rate);
     eni_net_describe(rate, delay, network, sizeof network);
-    fprintf(
-        out,
-        "\nOne all-reduce of V = %.0f KB among p ranks, each with a card of its own: %s.\n"
-        "Milliseconds measured, and beside them those of the formula with beta, the rate, and d, the delay; "
-        "bytes that a rank sends by V\n\n",
-        (double)v / 1024, network);
+    fprintf(out,
+            "\nOne all-reduce of V = %.0f KB among p ranks, each with a link of its own: %s.\n"
+            "Milliseconds measured and by the formula, with the rate beta and the delay d; "
+            "bytes sent by a rank as multiples of V\n\n",
+            (double)v / 1024, network);
     eni_table_begin(
         &table, ">p|>ring sends|>ms|>2(p-1)(V/(p beta)+d)|>naive sends|>ms|>(p-1)V/beta+d|>p(p-1)V/beta+d");
     for (int p = 2; p <= 8; p *= 2)
         EN_TRY(put_ranks(context, p, rate, delay, v, &table));
     EN_TRY(eni_table_print(&table, out));
-    fprintf(
-        out,
-        "\nHowever many ranks there are, each sends less than 2V in a ring, and without a delay the formula "
-        "stays below 2V/beta. p(p-1)V/beta+d is naive where all share one cable.\n");
+    fprintf(out,
+            "\nIn a ring each rank sends less than 2V, for any number of ranks; without a delay the formula "
+            "stays below 2V/beta. p(p-1)V/beta+d is naive when all share one link.\n");
     return EN_OK;
 }
 
 /* ---- the command ---- */
 
-/* On GPUs vectors travel in two ways (docs/gpu.md): staged through the host, as every strategy with a store
- * does, and from GPU to GPU, as ring does. */
+/* Vectors of GPUs travel in two ways (docs/gpu.md): staged through the host, as in every strategy with a
+ * store, and from GPU to GPU, as in ring. */
 static en_status check_gpus(const eni_command_context *context, const eni_check_job *staged)
 {
     eni_check_job on_gpu = *staged;
@@ -212,7 +209,7 @@ static en_status check_gpus(const eni_command_context *context, const eni_check_
     return eni_check_run(context, &on_gpu);
 }
 
-/* The smallest job that uses everything: the workers join psd, add known numbers up over the all-reduce and
+/* The smallest job that uses every part: the workers join psd, sum known numbers by the all-reduce and
  * through the server, and leave. */
 en_status eni_command_check(const eni_command_context *context)
 {
@@ -228,7 +225,7 @@ en_status eni_command_check(const eni_command_context *context)
     printf("check: all ranks%s reached each other (%.2f s)\n",
            eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
-    fflush(stdout); /* it is some seconds to the rest */
+    fflush(stdout); /* the rest takes some seconds */
     eni_check_job measured = job;
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
     measured.probe = "call";

@@ -1,18 +1,18 @@
-/* commands.h - the sub-commands of `entrain`. Each takes its parsed configuration and returns what main turns
- * into the exit code: EN_OK 0, EN_EINVAL and EN_ENOENT 2, EN_EINTR 128 + signal, anything else 1.
+/* commands.h - the sub-commands of `entrain`. Each takes its parsed configuration and returns a status that main
+ * turns into the exit code: EN_OK 0, EN_EINVAL and EN_ENOENT 2, EN_EINTR 128 + signal, anything else 1.
  *
  *     main.c                        finds the sub-command, parses its flags, runs it
- *     elastic.c                     run: one launch, or, with --elastic, a row of attempts
+ *     elastic.c                     run: one launch or, with --elastic, a sequence of attempts
  *     compare.c, compare_past.h     compare: many runs, whose folders make a study
  *     trial.h                       one short run and its step time; for advise.c, check_ranks.c and scale.c
  *     eval.c, compute.h,            eval and predict: weights on a test set, in
  *       processes.h                 several forked processes
- *     find_run.h                    which run of this host is meant; for ps_stop.c, join_leave.c and newcomers.h
+ *     find_run.h                    finds the run that is meant; for ps_stop.c, join_leave.c and newcomers.h
  *     gpu_list.h                    gpus
  *     list.c                        strategies, models, data, report
  *     sim_command.c                 sim
- *     launcher/                     starts the processes of one run and sees that none outlives it: launch.c (read this
- *                                   first), spawn.c, watch.c, relay.h (their messages), live.h, machine.h (other load) */
+ *     launcher/                     starts the processes of one run and ensures that none outlives it: launch.c (read
+ *                                   this first), spawn.c, watch.c, relay.h (their messages), live.h, machine.h */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
@@ -24,10 +24,10 @@ typedef struct eni_command_context {
     const eni_config *config;
     const char *plugin_dir;
     eni_hook_guard *hooks; /* of this process */
-    int signal_fd;         /* -1 for sim, which waits for nobody: a signal ends it */
+    int signal_fd;         /* -1 for sim, which never waits: a signal ends it */
     int argc;
     char **argv;
-    const char *version; /* eni_version, which only main may name */
+    const char *version; /* eni_version; only main may name it */
 } eni_command_context;
 
 en_status eni_command_run(const eni_command_context *context);        /* elastic.c */

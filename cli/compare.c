@@ -2,8 +2,8 @@
  * seeds.
  *
  * Runs are interleaved: for each seed, in each setting, one run of every arm, and the arm that goes first
- * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
- * are and is rewritten after each, so that an interrupted comparison can still be reported. */
+ * rotates; so a machine that slows down over time slows all arms alike. compare.json lists the runs and is
+ * rewritten after each, so that an interrupted comparison can still be reported. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,9 +39,9 @@ typedef struct comparison {
     const eni_command_context *context;
     const char *dir;
     int narms, nsettings, nseeds;
-    eni_config base;          /* what all arms begin with: as given, less the stragglers */
-    char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
-    eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
+    eni_config base;       /* the configuration that all arms begin with: as given, without the stragglers */
+    char slow[LIST_BYTES]; /* the stragglers of the setting "slow", with commas */
+    eni_config arm[MAX_ARMS]; /* of their runs, with the first seed */
     char *label[MAX_ARMS];    /* its name, or its text; owned */
     bool is_alone[MAX_ARMS];  /* the strategy is EN_ALONE */
     char setting[MAX_SETTINGS][16];
@@ -49,17 +49,17 @@ typedef struct comparison {
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
-    int order, nruns, nagain; /* nruns: planned; nagain: to be made again on a quieter machine, so far */
+    int order, nruns, nagain; /* nruns: planned; nagain: to be repeated on a quieter machine, so far */
     size_t npairs, baseline;  /* an arm, or ENI_COMPARISONS_ALL */
     eni_comparison pairs[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
-    char plan[512];                                                     /* in words */
-    int out_fd;                                                         /* dir, taken; -1 */
+    char plan[512];                                                     /* the same as text */
+    int out_fd;                                                         /* dir, locked; -1 */
 } comparison;
 
 /* ---- what is compared ---- */
 
 /* The test set chooses nothing: HOLDOUT training samples, or a tenth of a smaller set, are kept for the
- * curves. Before the first run: what no run could train on is refused. */
+ * curves. Refuses, before the first run, a set too small to train on. */
 static en_status choose_holdout(eni_config *run)
 {
     uint64_t size;
@@ -74,7 +74,7 @@ static en_status choose_holdout(eni_config *run)
     return eni_dataset_check(&data);
 }
 
-/* Names of files: letters, digits, '.', '-'. */
+/* Makes a file name: letters, digits, '.', '-'. */
 static void file_name(const char *text, char *name, size_t bytes)
 {
     snprintf(name, bytes, "%s", text);
@@ -91,17 +91,16 @@ static en_status check_folder_is_new(const comparison *c, const char *text, cons
     for (int i = 0; i < c->narms; i++) {
         file_name(c->label[i], other, sizeof other);
         if (strcmp(name, other) != 0) continue;
-        return eni_fail(
-            EN_EINVAL, "compare",
-            "--arm=%s and %s would share the folders *-%s-*: give each arm once, or a name of its "
-            "own, as --arm=b=ring",
-            text, c->label[i], name);
+        return eni_fail(EN_EINVAL, "compare",
+                        "--arm=%s and %s would share the folders *-%s-*: give each arm once, or a distinct "
+                        "name, as --arm=b=ring",
+                        text, c->label[i], name);
     }
     return EN_OK;
 }
 
 /* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
- * threads of one worker: then its bytes are theirs. */
+ * threads of one worker: so its bytes equal theirs. */
 static void make_baseline(int64_t workers, eni_config *run)
 {
     int64_t share = eni_host_info_cores() / workers;
@@ -110,7 +109,7 @@ static void make_baseline(int64_t workers, eni_config *run)
     run->workers = 1;
 }
 
-/* Before the first arm trains, for all. */
+/* Checks all arms before the first one trains. */
 static en_status check_strategy(comparison *c, int arm)
 {
     const en_strategy *strategy;
@@ -121,7 +120,7 @@ static en_status check_strategy(comparison *c, int arm)
     return eni_servers_check(&c->arm[arm], strategy);
 }
 
-/* The same; each device is asked for once. */
+/* The same for devices; each is checked once. */
 static en_status check_gpu(const comparison *c, const eni_config *run)
 {
     for (const eni_config *other = c->arm; other < run; other++)
@@ -145,7 +144,7 @@ static en_status add_arm(comparison *c, const char *text)
         eni_free(label);
         return st;
     }
-    c->arm[c->narms].mute = true; /* the live lines speak */
+    c->arm[c->narms].mute = true; /* the live lines report */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = label;
     EN_TRY(check_strategy(c, c->narms - 1));
@@ -153,7 +152,7 @@ static en_status add_arm(comparison *c, const char *text)
     return check_gpu(c, &c->arm[c->narms - 1]);
 }
 
-/* The place of a setting; c->nsettings: it is not compared. */
+/* The index of a setting; c->nsettings if it is not compared. */
 static int find_setting(const comparison *c, const char *name)
 {
     int i = 0;
@@ -170,13 +169,13 @@ static en_status add_setting(comparison *c, const char *text)
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
     snprintf(c->setting[c->nsettings], sizeof c->setting[0], "%.*s", (int)length, text);
     if (find_setting(c, c->setting[c->nsettings]) < c->nsettings)
-        return eni_fail(EN_EINVAL, "compare", "--settings: \"%s\" is there twice", c->setting[c->nsettings]);
+        return eni_fail(EN_EINVAL, "compare", "--settings: \"%s\" is given twice", c->setting[c->nsettings]);
     c->setting_seeds[c->nsettings++] = n < c->nseeds ? n : c->nseeds;
     return EN_OK;
 }
 
-/* Stragglers belong to the setting "slow", and those of an arm to that arm; so none are in the base. The
- * workers are given there, or `solo` would be taken for a run of one. */
+/* Stragglers belong to the setting "slow", and an arm's own to that arm; so the base has none. The workers
+ * are set there, or `solo` would be taken for a run of one. */
 static en_status make_base(comparison *c)
 {
     char workers[24];
@@ -184,7 +183,7 @@ static en_status make_base(comparison *c)
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
     c->base.program = ENI_RUN;
-    c->base.overwrite = true; /* whoever has the study's folder has those of its runs */
+    c->base.overwrite = true; /* the lock on the study's folder covers those of its runs */
     eni_free(c->base.resume);
     c->base.resume = NULL;
     EN_TRY(choose_holdout(&c->base));
@@ -194,7 +193,7 @@ static en_status make_base(comparison *c)
         used +=
             (size_t)snprintf(c->slow + used, sizeof c->slow - used, "%s%s", i > 0 ? "," : "", given->item[i]);
     if (used >= sizeof c->slow)
-        return eni_fail(EN_EINVAL, "compare", "--straggler: %d are more than can be recorded; give fewer",
+        return eni_fail(EN_EINVAL, "compare", "--straggler: %d are too many to record; give fewer",
                         given->count);
     if (given->count == 0) snprintf(c->slow, sizeof c->slow, "1:3");
     while (given->count > 0)
@@ -202,7 +201,7 @@ static en_status make_base(comparison *c)
     return EN_OK;
 }
 
-/* What is slowed must be there, in every arm that has no stragglers of its own. */
+/* In the setting "slow", every arm without stragglers of its own must have the ranks that are slowed. */
 static en_status check_slow(const comparison *c)
 {
     for (int i = 0; i < c->narms; i++) {
@@ -218,7 +217,7 @@ static en_status check_slow(const comparison *c)
             st = eni_fail(
                 EN_EINVAL, "compare",
                 "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; "
-                "give a --straggler that it has, or leave the arm out",
+                "name a rank that it has, or omit the arm",
                 run.straggler.item[k], c->label[i], (long long)run.workers, run.workers == 1 ? "" : "s");
         }
         eni_config_fini(&run);
@@ -227,7 +226,7 @@ static en_status check_slow(const comparison *c)
     return EN_OK;
 }
 
-/* --settings, or else "even"; or else "slow", where --straggler says that something is. */
+/* Adds --settings, or else "even", or else "slow" if --straggler is given. */
 static en_status add_settings(comparison *c)
 {
     const eni_config *config = c->context->config;
@@ -240,18 +239,17 @@ static en_status add_settings(comparison *c)
     if (find_setting(c, "slow") < c->nsettings) return check_slow(c);
     if (!is_slowed) return EN_OK;
     return eni_fail(EN_EINVAL, "compare",
-                    "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or "
-                    "no --settings for "
-                    "slow alone",
+                    "--straggler: \"%s\" slows no rank in --settings=%s; give --settings=even,slow, or "
+                    "omit --settings for slow alone",
                     c->slow, c->setting[0]);
 }
 
-/* --primary: a setting and two arms that are there. */
+/* --primary: an existing setting and two existing arms. */
 static en_status find_primary(const comparison *c, const char *text, eni_primary *primary_out)
 {
     char name[32];
     int64_t a = 0, b = 0;
-    if (!eni_primary_parse(text, name, &a, &b)) return EN_EINVAL; /* the key's check has said so */
+    if (!eni_primary_parse(text, name, &a, &b)) return EN_EINVAL; /* logged by the key's check */
     const int setting = find_setting(c, name);
     if (setting == c->nsettings)
         return eni_fail(
@@ -274,11 +272,11 @@ static en_status find_baseline(comparison *c)
     for (int i = 0; i < c->narms && text != NULL; i++)
         if (strcmp(c->label[i], text) == 0) c->baseline = (size_t)i;
     if (text == NULL || c->baseline != ENI_COMPARISONS_ALL) return EN_OK;
-    return eni_fail(EN_EINVAL, "compare", "--baseline: \"%s\" is no arm: give the name of one, as %s", text,
-                    c->label[0]);
+    return eni_fail(EN_EINVAL, "compare", "--baseline: \"%s\" is not an arm: give the name of one, as %s",
+                    text, c->label[0]);
 }
 
-/* Which differences may be claimed is settled, and said, before anything is known. */
+/* Fixes and logs, before any result is known, which differences may be claimed. */
 static en_status plan_comparisons(comparison *c)
 {
     const char *text = c->context->config->primary, *names[MAX_SETTINGS];
@@ -286,8 +284,8 @@ static en_status plan_comparisons(comparison *c)
     eni_primary primary;
     if (c->nseeds > ENI_COMPARISONS_SEEDS)
         return eni_fail(EN_EINVAL, "compare",
-                        "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
-                        c->nseeds, ENI_COMPARISONS_SEEDS);
+                        "--seeds: %d seeds exceed the %d that can be tested exactly: give fewer", c->nseeds,
+                        ENI_COMPARISONS_SEEDS);
     if (text != NULL) EN_TRY(find_primary(c, text, &primary));
     EN_TRY(find_baseline(c));
     for (int setting = 0; setting < c->nsettings; setting++) {
@@ -301,7 +299,7 @@ static en_status plan_comparisons(comparison *c)
     return EN_OK;
 }
 
-/* The same for compare.json. */
+/* The plan for compare.json. */
 static json_t *describe_plan(const comparison *c)
 {
     json_t *comparisons = json_array(), *seeds = json_object(), *primary = json_null();
@@ -327,8 +325,7 @@ static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
     if (config->seeds.count > 0 && eni_config_is_given(config, "seed"))
-        return eni_fail(EN_EINVAL, "compare",
-                        "--seed: \"%lld\" would not be run, since --seeds is given too; give one of the two",
+        return eni_fail(EN_EINVAL, "compare", "--seed: \"%lld\" conflicts with --seeds; give one of the two",
                         (long long)config->seed);
     if (config->target <= 0)
         return eni_fail(EN_EINVAL, "compare",
@@ -350,7 +347,7 @@ static en_status collect(comparison *c)
     return plan_comparisons(c);
 }
 
-/* "slow" slows rank 1 by 3, or as --straggler says; "even" slows nobody. */
+/* "slow" slows rank 1 by 3, or as --straggler says; "even" slows no rank. */
 static const char *straggler_of(const comparison *c, const char *setting)
 {
     return strcmp(setting, "slow") == 0 ? c->slow : NULL;
@@ -412,7 +409,7 @@ static en_status write_index(const comparison *c)
 
 /* ---- one run ---- */
 
-/* The device of the first run that ended well is the study's: opened here, it would choose this process's
+/* The study's device is that of its first run that ended well: opening it here would fix this process's
  * threads, and its children's. */
 static void show_outcome(comparison *c, const char *dir)
 {
@@ -420,7 +417,7 @@ static void show_outcome(comparison *c, const char *dir)
     snprintf(path, sizeof path, "%s/result.json", dir);
     json_t *result = json_load_file(path, 0, NULL), *env = json_object_get(c->json, "environment");
     json_t *device = json_object_get(json_object_get(result, "environment"), "device");
-    const json_t *accuracy = json_object_get(result, "test_accuracy"); /* null of a regression */
+    const json_t *accuracy = json_object_get(result, "test_accuracy"); /* null for a regression */
     const json_t *loss = json_object_get(result, "test_loss");
     if (device != NULL && json_object_get(env, "device") == NULL) json_object_set(env, "device", device);
     eni_live_end(&c->live, json_number_value(json_object_get(result, "samples_per_s")),
@@ -429,7 +426,7 @@ static void show_outcome(comparison *c, const char *dir)
     json_decref(result);
 }
 
-/* Every run its own folder of event files: FOLDER/RUN, or its --out. */
+/* A folder of event files per run: FOLDER/RUN, or its --out. */
 static en_status set_tensorboard(eni_config *run, const char *dir)
 {
     char text[1200];
@@ -448,7 +445,7 @@ static en_status set_run(comparison *c, eni_config *run, int setting, int seed, 
     EN_TRY(eni_config_set(run, "out", dir, "--out"));
     EN_TRY(set_tensorboard(run, dir));
     const char *straggler = straggler_of(c, c->setting[setting]);
-    if (straggler != NULL && run->straggler.count == 0) /* else the arm has its own */
+    if (straggler != NULL && run->straggler.count == 0) /* otherwise the arm has its own */
         EN_TRY(eni_config_set(run, "straggler", straggler, "--straggler"));
     if (!with_trace) return EN_OK;
     snprintf(text, sizeof text, "%s/trace.json", dir);
@@ -475,7 +472,7 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
     return st;
 }
 
-/* A run that fails is recorded, and costs no other. Made again, it counts when all arms have been. */
+/* A failed run is recorded and costs no other run. A repeated one counts once all arms have been repeated. */
 static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
 {
     char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
@@ -491,7 +488,7 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     eni_live_begin(&c->live, c->line[setting][arm]);
     const en_status st = train(c, setting, arm, seed, dir, &outcome);
-    /* the user's wish, which ends the comparison; not a run that was ended alone */
+    /* the user's signal, which ends the comparison; not a run that was ended alone */
     const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
     json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[setting], "arm",
@@ -507,11 +504,11 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     if (st == EN_OK) return EN_OK;
     if (has_to_end) return EN_EINTR;
     eni_warn("compare", "%s failed%s; the comparison goes on", relative,
-             outcome.cause[0] != 0 ? "" : ", for no stated cause");
+             outcome.cause[0] != 0 ? "" : ", cause unknown");
     return EN_OK;
 }
 
-/* The run that is there; NULL: none yet. */
+/* The run that is recorded; NULL: not yet. */
 static json_t *find_run(const comparison *c, int setting, int arm, int seed, bool is_again)
 {
     const json_int_t value = eni_config_seed(c->context->config, seed);
@@ -524,7 +521,7 @@ static json_t *find_run(const comparison *c, int setting, int arm, int seed, boo
     return NULL;
 }
 
-/* All arms of a seed in a setting, less those that are there; who goes first rotates. */
+/* Runs all arms of a seed in a setting that are not recorded yet; the first one rotates. */
 static en_status run_seed(comparison *c, int setting, int seed, bool is_again)
 {
     for (int i = 0; i < c->narms; i++) {
@@ -536,7 +533,7 @@ static en_status run_seed(comparison *c, int setting, int seed, bool is_again)
     return EN_OK;
 }
 
-/* Judged by the machine alone, whatever the runs came to. */
+/* Judged by the machine alone, whatever the runs' results. */
 static bool was_busy(const comparison *c, int setting, int seed)
 {
     bool is_busy = false;
@@ -555,13 +552,12 @@ static bool lacks_some(const comparison *c, int setting, int seed, bool is_again
     return lacks;
 }
 
-/* --retry-busy. The second runs of a seed stand for the first ones once there is one of each arm, busy or not, good or
- * failed: nobody chooses between them. */
+/* --retry-busy. The repeated runs of a seed replace the first ones once every arm has one, busy or not, good
+ * or failed: the results cannot influence the choice. */
 static en_status run_again(comparison *c, int setting, int seed)
 {
     if (lacks_some(c, setting, seed, true))
-        eni_info("compare",
-                 "other processes used the machine during seed %lld in %s: its runs are made again",
+        eni_info("compare", "other processes used the machine during seed %lld in %s: its runs are repeated",
                  (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
     c->nagain += c->narms;
     EN_TRY(run_seed(c, setting, seed, true));
@@ -596,7 +592,7 @@ static en_status run_all(comparison *c)
     return EN_OK;
 }
 
-/* Of those that count. The first one is named: "even-ring-s1". */
+/* Counts the failed runs among those that count, and names the first: "even-ring-s1". */
 static int count_failed(const comparison *c, const char **first_out)
 {
     const json_t *run;
@@ -610,13 +606,13 @@ static int count_failed(const comparison *c, const char **first_out)
     return n;
 }
 
-/* Says how the study ended. An interrupted study keeps the runs that it has. EN_EPEER: a run failed. */
-static en_status tell_end(const comparison *c, en_status st)
+/* Logs how the study ended. An interrupted study keeps its runs. EN_EPEER: a run failed. */
+static en_status report_end(const comparison *c, en_status st)
 {
     const char *first = "";
     const int nfailed = count_failed(c, &first);
     if (st == EN_EINTR)
-        eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows what there is",
+        eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows the runs so far",
                  (int)json_array_size(c->runs), c->nruns + c->nagain, c->dir);
     if (st != EN_OK || nfailed == 0) return st;
     return eni_fail(EN_EPEER, "compare",
@@ -625,7 +621,7 @@ static en_status tell_end(const comparison *c, en_status st)
                     nfailed, c->nruns, first, c->dir);
 }
 
-/* Whether runs are left to do, or to do again. */
+/* Whether runs are missing or to be repeated. */
 static bool lacks_runs(const comparison *c)
 {
     const bool may_repeat = c->context->config->retry_busy;
@@ -636,14 +632,14 @@ static bool lacks_runs(const comparison *c)
     return false;
 }
 
-/* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do. */
+/* The folder is ours: clears it, or resumes the study in it. EN_ESTOP, logged: nothing is left to do. */
 static en_status begin(comparison *c)
 {
     char path[1100];
     const eni_config *config = c->context->config;
     if (config->resume != NULL && strcmp(config->resume, "auto") != 0)
         return eni_fail(EN_EINVAL, "compare",
-                        "--resume=%s: a comparison goes on with what its --out holds: give --resume alone",
+                        "--resume=%s: a comparison resumes from its own --out: give --resume without a value",
                         config->resume);
     EN_TRY(eni_out_take(config, c->dir, ENI_OUT_STUDY, &c->out_fd));
     EN_TRY(describe(c));
@@ -657,7 +653,7 @@ static en_status begin(comparison *c)
     snprintf(path, sizeof path, "%s/runs", c->dir);
     EN_TRY(eni_folder_check("--out", c->dir));
     EN_TRY(eni_folder_check("--out", path));
-    return write_index(c); /* from now on it can be gone on with */
+    return write_index(c); /* from now on it can be resumed */
 }
 
 en_status eni_command_compare(const eni_command_context *context)
@@ -676,7 +672,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
-    st = tell_end(c, st);
+    st = report_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);

@@ -1,5 +1,5 @@
-/* compare_past.c - whether a folder has runs of the same study, which of them count, and the keys by which a
- * study is known. */
+/* compare_past.c - whether a folder has runs of the same study, which of them count, and the keys that
+ * identify a study. */
 #include "cli/compare_past.h"
 
 #include <stdbool.h>
@@ -31,7 +31,7 @@ static bool differs_below(const char *key, const json_t *then, const json_t *now
     return false;
 }
 
-/* The first value that is not the same. */
+/* The first value that differs. */
 static bool find_difference(const json_t *then, const json_t *now, difference *d)
 {
     const char *key;
@@ -69,13 +69,14 @@ static en_status refuse(const char *dir, const difference *d)
     char then[208], now[208];
     write_value(d->then, then, sizeof then);
     write_value(d->now, now, sizeof now);
-    return eni_fail(EN_EINVAL, "compare",
-                    "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was "
-                    "started with, or another --out",
-                    dir, d->place, then, now);
+    return eni_fail(
+        EN_EINVAL, "compare",
+        "--resume: --out=%s holds another study: %s is %s there and %s here; give the flags it was "
+        "started with, or another --out",
+        dir, d->place, then, now);
 }
 
-/* Runs by another program, or on other processors, are no part of one comparison. */
+/* Runs by another program, or on other processors, do not belong in one comparison. */
 static en_status check_machine(const char *dir, const json_t *past, const json_t *study)
 {
     static const char *const keys[] = {"version", "cpu", "cores"};
@@ -144,7 +145,7 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     json_t *past = json_load_file(path, 0, &error);
     if (past == NULL)
         return eni_fail(EN_EINVAL, "compare",
-                        "--resume: %s cannot be read: %s; --overwrite in place of --resume starts anew", path,
+                        "--resume: %s cannot be read: %s; --overwrite in place of --resume starts over", path,
                         error.text);
     const en_status st = check_same(dir, past, study);
     if (st == EN_OK) keep_runs(dir, past, study, order_out);
@@ -154,9 +155,9 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
 
 /* ---- the keys of the arms ------------------------------------------------------------------------------ */
 
-/* The keys of one configuration, by kind, and those that any configuration was told. */
+/* The keys of one configuration, by kind, and those that any configuration sets. */
 typedef struct keys {
-    json_t *condition, *own, *told;
+    json_t *condition, *own, *set;
 } keys;
 
 static en_status keep(void *user, const char *key, const char *value, bool is_reported)
@@ -164,27 +165,27 @@ static en_status keep(void *user, const char *key, const char *value, bool is_re
     const keys *k = user;
     const eni_who who = eni_who_may_differ(key);
     if (who == ENI_ANYBODY) return EN_OK;
-    if (is_reported) json_object_set_new(k->told, key, json_true());
+    if (is_reported) json_object_set_new(k->set, key, json_true());
     json_t *kept = value == NULL ? json_null() : json_string(value);
     json_t *into = who == ENI_ARMS ? k->own : k->condition;
     return json_object_set_new(into, key, kept) == 0 ? EN_OK : EN_ENOMEM;
 }
 
-/* What any of them was told, of `all`, where it is not the same in `base` (NULL: everything). */
-static json_t *select_told(json_t *all, const json_t *told, const json_t *base)
+/* Selects from `all` what any configuration sets and `base` (NULL: an empty one) has otherwise. */
+static json_t *select_set(json_t *all, const json_t *set, const json_t *base)
 {
     const char *key;
     json_t *selected = json_object(), *value;
     json_object_foreach(all, key, value)
     {
-        if (json_object_get(told, key) == NULL) continue;
+        if (json_object_get(set, key) == NULL) continue;
         if (base == NULL || !json_equal(value, json_object_get(base, key)))
             json_object_set(selected, key, value);
     }
     return selected;
 }
 
-/* The keys that the text of --arm itself sets, not the defaults and not those of the study. */
+/* The keys that the text of --arm itself sets, without defaults and the study's keys. */
 static json_t *given_by(const eni_config *arm, const json_t *own)
 {
     const char *key;
@@ -197,24 +198,24 @@ static json_t *given_by(const eni_config *arm, const json_t *own)
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
                            json_t *arms)
 {
-    json_t *told = json_object(), *lists = json_array(); /* of each arm and, last, of the base: what it has */
+    json_t *set = json_object(), *lists = json_array(); /* the pairs of each arm and, last, of the base */
     en_status st = EN_OK;
     for (int i = 0; i <= narms && st == EN_OK; i++) {
-        keys k = {json_object(), json_object(), told};
+        keys k = {json_object(), json_object(), set};
         json_array_append_new(lists, json_pack("[o, o]", k.condition, k.own));
         st = eni_config_each(i < narms ? &arm[i] : base, keep, &k);
     }
     json_t *of_base = json_array_get(json_array_get(lists, (size_t)narms), 0);
-    json_t *common = select_told(of_base, told, NULL);
+    json_t *common = select_set(of_base, set, NULL);
     json_object_update(conditions, common);
     for (size_t i = 0; st == EN_OK && i < (size_t)narms; i++) {
         json_t *entry = json_array_get(arms, i), *list = json_array_get(lists, i);
-        json_t *own = select_told(json_array_get(list, 1), told, NULL);
+        json_t *own = select_set(json_array_get(list, 1), set, NULL);
         json_object_set_new(entry, "given", given_by(&arm[i], own));
         json_object_set_new(entry, "own", own);
-        json_object_set_new(entry, "condition", select_told(json_array_get(list, 0), told, common));
+        json_object_set_new(entry, "condition", select_set(json_array_get(list, 0), set, common));
     }
-    json_decref(told);
+    json_decref(set);
     json_decref(lists);
     json_decref(common);
     return st;

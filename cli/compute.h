@@ -1,4 +1,4 @@
-/* compute.h - opens what a command computes with: the device and the model, as its options say. */
+/* compute.h - opens the device and the model that a command's options name. */
 #ifndef CLI_COMPUTE_H
 #define CLI_COMPUTE_H
 
@@ -12,8 +12,8 @@ typedef struct eni_compute {
 } eni_compute;
 
 /* --device, --precision, --tf32, --deterministic. "cuda" without a number is the GPU of process `local_rank`
- * among the `nlocal` of this host (ops/device.h). The schema outlives it. What eni_device_open_with
- * returns, EN_EINVAL (a precision that this device does not have; logged). */
+ * among the `nlocal` of this host (ops/device.h). The schema outlives it. Returns the errors of
+ * eni_device_open_with, and EN_EINVAL for a precision that this device does not have (logged). */
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,
                            int nlocal, const en_schema *schema, eni_compute *compute_out);
 

@@ -1,7 +1,8 @@
-/* elastic.c - `entrain run`. With --elastic it is a row of attempts, each of which goes on from the last checkpoint of the
- * one before, with as many workers as are left or were asked for, and the same global batch: whether they can be,
- * each one's command, why it ended and what follows. One attempt is launcher/launch.c's; what each loss was, and what it
- * took, is in result.json ("restarts"). */
+/* elastic.c - `entrain run`. With --elastic it is a sequence of attempts, each of which continues from the
+ * last checkpoint of the previous one, with as many workers as are left or were asked for, and the same
+ * global batch. This file decides whether that is possible, each attempt's command, why it ended and what
+ * follows. launcher/launch.c runs one attempt; the losses, and the time each took, are in result.json
+ * ("restarts"). */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,33 +32,32 @@ typedef struct elastic {
     const eni_command_context *context;
     const eni_config *config; /* as given */
     eni_worker_range range;
-    bool can_change; /* ranks keep no state of their own, so another number of them can go on */
+    bool can_change; /* ranks keep no state of their own, so another number of them can continue */
     int out_fd;
     int data_fd;     /* memory in which the first attempt leaves the data set for the others; -1: none */
     int32_t workers; /* of the attempt */
-    bool has_begun;  /* an attempt has trained: what --out holds is this run's */
+    bool has_begun;  /* an attempt has trained: the content of --out is this run's */
     int64_t losses;
     json_t *restarts;
-    size_t nknown;                           /* restarts of which it is known where they went on */
-    uint64_t at_steps, at_samples, repeated; /* how far the run had come; samples that were computed again */
+    size_t nknown;                           /* restarts after which it is known where the run continued */
+    uint64_t at_steps, at_samples, repeated; /* how far the run had come; samples computed again */
 } elastic;
 
-/* ---- whether it can be --------------------------------------------------------------------------------- */
+/* ---- may the run be elastic? ----------------------------------------------------------------------------- */
 
 static en_status check_strategy(const eni_config *c, const en_strategy *strategy)
 {
     const uint32_t stores = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS;
     if (strategy->flags & EN_ALONE)
-        return eni_fail(
-            EN_EINVAL, "launch",
-            "--elastic=%s: %s is one process by itself, and their number cannot change; leave it out, or "
-            "give another strategy, such as --strategy=ring",
-            c->elastic, strategy->name);
+        return eni_fail(EN_EINVAL, "launch",
+                        "--elastic=%s: %s is a single process, and its number of workers cannot change; "
+                        "omit the flag, or give another strategy, such as --strategy=ring",
+                        c->elastic, strategy->name);
     if ((strategy->flags & stores) != 0 && !(strategy->flags & EN_SYNCHRONOUS))
         return eni_fail(
             EN_EINVAL, "launch",
-            "--elastic=%s: the workers of %s do not wait for each other, so the run need not start again "
-            "when one is lost or comes; give --on-worker-loss=continue, and --max-workers=N for places",
+            "--elastic=%s: the workers of %s do not wait for each other, so the run need not restart "
+            "when one is lost or joins; give --on-worker-loss=continue, and --max-workers=N for more seats",
             c->elastic, strategy->name);
     if (c->groups != NULL && strspn(c->groups, "0123456789") != strlen(c->groups))
         return eni_fail(
@@ -76,22 +76,20 @@ static en_status check(const eni_config *c, const char *plugin_dir, elastic *e)
     EN_TRY(eni_strategy_find(plugin_dir, c->strategy, &strategy));
     EN_TRY(check_strategy(c, strategy));
     if (c->nnodes > 1)
-        return eni_fail(
-            EN_EINVAL, "launch",
-            "--elastic=%s with --nnodes=%lld: one launcher starts a run again, and it has one host; "
-            "torchrun does it on several (docs/elastic.md)",
-            c->elastic, (long long)c->nnodes);
-    if (c->workers < e->range.min || c->workers > e->range.max)
         return eni_fail(EN_EINVAL, "launch",
-                        "-n %lld is outside of --elastic=%s: start with %d to %d workers",
+                        "--elastic=%s with --nnodes=%lld: the launcher restarts a run on one host only; "
+                        "use torchrun for several (docs/elastic.md)",
+                        c->elastic, (long long)c->nnodes);
+    if (c->workers < e->range.min || c->workers > e->range.max)
+        return eni_fail(EN_EINVAL, "launch", "-n %lld is outside --elastic=%s: start with %d to %d workers",
                         (long long)c->workers, c->elastic, e->range.min, e->range.max);
     if (c->checkpoint_every == 0)
         return eni_fail(
             EN_EINVAL, "launch",
-            "--elastic=%s goes on from checkpoints: give --checkpoint-every=SAMPLES, or such as 1epoch",
+            "--elastic=%s continues from checkpoints: give --checkpoint-every=SAMPLES, or for example 1epoch",
             c->elastic);
     if (c->out == NULL)
-        return eni_fail(EN_EINVAL, "launch", "--elastic=%s needs --out=FOLDER, in which the run goes on",
+        return eni_fail(EN_EINVAL, "launch", "--elastic=%s needs --out=FOLDER for its checkpoints",
                         c->elastic);
     e->can_change = strategy->state == 0 && !(strategy->flags & EN_USES_GROUPS) &&
                     (strategy->flags & EN_SYNCHRONOUS) != 0;
@@ -100,7 +98,7 @@ static en_status check(const eni_config *c, const char *plugin_dir, elastic *e)
 
 /* ---- one attempt --------------------------------------------------------------------------------------- */
 
-/* Of ranks that this attempt does not have. */
+/* Drops stragglers that name ranks which this attempt does not have. */
 static void drop_stragglers(eni_config *config)
 {
     eni_list *list = &config->straggler;
@@ -117,7 +115,7 @@ static void drop_stragglers(eni_config *config)
     list->count = kept;
 }
 
-/* The user's command, of another number of workers; and it goes on, once there is something to go on from. */
+/* The user's command with another number of workers; it resumes once there is a checkpoint. */
 static en_status make_config(const elastic *e, eni_config *config_out)
 {
     char newest[1200];
@@ -159,9 +157,9 @@ static en_status attempt(const elastic *e, eni_launch_outcome *outcome)
     return st;
 }
 
-/* ---- what came of it ----------------------------------------------------------------------------------- */
+/* ---- its result ----------------------------------------------------------------------------------------- */
 
-/* Where this attempt went on, for the restarts that waited for that. */
+/* Records where this attempt continued, for the restarts that led to it. */
 static void note_begun(elastic *e, const eni_launch_course *course)
 {
     size_t i;
@@ -183,7 +181,7 @@ static void note_begun(elastic *e, const eni_launch_course *course)
     e->at_samples = course->samples;
 }
 
-/* broken_ns stands in it until the next attempt trains: if none does, there are no seconds. */
+/* It holds broken_ns until the next attempt trains; if none does, it has no seconds. */
 static void note_restart(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
     const eni_launch_course *course = &outcome->course;
@@ -197,7 +195,7 @@ static void note_restart(elastic *e, const eni_launch_outcome *outcome, int32_t 
     json_array_append_new(e->restarts, o);
 }
 
-/* Into the result that rank 0 has left, if it has. */
+/* Adds the restarts to the result that rank 0 has left, if any. */
 static en_status write_restarts(const elastic *e)
 {
     char path[1200];
@@ -217,14 +215,14 @@ static en_status write_restarts(const elastic *e)
     return st;
 }
 
-/* ---- from one to the next ------------------------------------------------------------------------------ */
+/* ---- from one attempt to the next ----------------------------------------------------------------------- */
 
 static int32_t left_after(const elastic *e, const eni_launch_course *course)
 {
     return (course->asked > 0 ? course->asked : e->workers) - course->lost;
 }
 
-/* As many as are left, or fewer; at least the smallest number that fits. */
+/* The number of workers left, or fewer to divide the batch; at least the smallest number that does. */
 static int32_t workers_after(const elastic *e, const eni_launch_course *course)
 {
     int32_t workers = eni_worker_range_fit(&e->range, left_after(e, course));
@@ -234,32 +232,31 @@ static int32_t workers_after(const elastic *e, const eni_launch_course *course)
     return workers;
 }
 
-/* A loss: EN_OK when it goes on, after a while. */
-static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
+/* Handles a loss: after a pause, EN_OK if the run continues. */
+static en_status handle_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
     char place[1200], uneven[160];
     const int64_t most = e->config->max_restarts;
     const int shift = e->losses < 8 ? (int)e->losses - 1 : 6;
     if (eni_out_newest(e->config, place, sizeof place) != EN_OK)
-        snprintf(place, sizeof place, "none: it begins anew");
+        snprintf(place, sizeof place, "none: the run starts over");
     if (++e->losses > most)
-        return eni_fail(
-            EN_EPEER, "launch",
-            "the run ends with its loss number %lld, one more than --max-restarts=%lld: %s; the last "
-            "checkpoint, from which --resume=auto goes on, is %s",
-            (long long)e->losses, (long long)most, outcome->cause, place);
+        return eni_fail(EN_EPEER, "launch",
+                        "the run ends: worker loss %lld exceeds --max-restarts=%lld: %s; the last "
+                        "checkpoint, from which --resume=auto continues, is %s",
+                        (long long)e->losses, (long long)most, outcome->cause, place);
     const int wait_ms = e->losses == 1                    ? FIRST_WAIT_MS
                         : WAIT_MS << shift > MOST_WAIT_MS ? MOST_WAIT_MS
                                                           : WAIT_MS << shift;
     eni_worker_range_why(&e->range, left_after(e, &outcome->course), workers, uneven, sizeof uneven);
     eni_warn("launch",
-             "going on in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
+             "continuing in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
              wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most,
              e->can_change ? uneven : "", place);
     return eni_signals_wait(e->context->signal_fd, wait_ms) ? EN_EINTR : EN_OK;
 }
 
-/* EN_OK: there is another attempt. */
+/* EN_OK: another attempt follows. */
 static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outcome)
 {
     const eni_launch_course *course = &outcome->course;
@@ -267,7 +264,7 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
     if (eni_signals_wait(e->context->signal_fd, 0)) return EN_EINTR;
     if (!is_asked && (!course->is_loss || st == EN_EINVAL)) return st;
     const int32_t workers = is_asked ? course->asked : workers_after(e, course);
-    if (!is_asked) EN_TRY(heed_loss(e, outcome, workers));
+    if (!is_asked) EN_TRY(handle_loss(e, outcome, workers));
     note_restart(e, outcome, workers);
     e->workers = workers;
     return EN_OK;
@@ -276,7 +273,7 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
 static en_status run(elastic *e)
 {
     for (;;) {
-        eni_launch_outcome outcome = {0}; /* of an attempt that does not come to its start */
+        eni_launch_outcome outcome = {0}; /* for an attempt that fails before it starts */
         const en_status st = attempt(e, &outcome);
         note_begun(e, &outcome.course);
         if (st == EN_OK || st == EN_ESTOP) return st;
@@ -291,7 +288,8 @@ static en_status run_elastic(const eni_command_context *context)
     en_status st = check(c, context->plugin_dir, &e);
     if (st == EN_OK) st = eni_out_take(c, c->out, ENI_OUT_RUN, &e.out_fd);
     if (st == EN_OK) {
-        e.data_fd = memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* gone with its holders */
+        /* freed with its last holder */
+        e.data_fd = memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         st = run(&e);
         const en_status written = write_restarts(&e);
         if (st == EN_OK) st = written;
@@ -312,15 +310,15 @@ en_status eni_command_run(const eni_command_context *context)
     const en_status st = is_elastic ? run_elastic(context) : eni_launch_run(&launch);
     if (st == EN_ESTOP) return EN_OK; /* it was finished before */
     EN_TRY(st);
-    if (c->trace != NULL && !is_elastic && c->node_rank == 0) /* its own ranks; others stay apart */
+    if (c->trace != NULL && !is_elastic && c->node_rank == 0) /* its own ranks; other hosts keep theirs */
         EN_TRY(eni_merge_trace(c->trace, eni_config_ranks(c), (int)c->servers));
     if (c->quiet || c->mute) return EN_OK;
     printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
     const eni_machine after = eni_machine_now();
     const double outside = eni_machine_outside(&before, &after);
     if (outside > ENI_BUSY_SHARE)
-        printf(
-            "Other processes took %.0f %% of the cores meanwhile: the figures above are a busy machine's\n",
-            100 * outside);
+        printf("Other processes took %.0f %% of the cores meanwhile: the figures above were measured on a "
+               "busy machine\n",
+               100 * outside);
     return EN_OK;
 }

@@ -1,5 +1,5 @@
-/* eval.c - `entrain eval` and `entrain predict`: saved weights on the whole test set, which several processes share;
- * and the model on a device that they take (compute.h). */
+/* eval.c - `entrain eval` and `entrain predict`: saved weights on the whole test set, divided among several
+ * processes; and opening the model on its device (compute.h). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -21,7 +21,7 @@
 #include "ops/device.h"
 #include "runtime/net/host_info.h"
 
-/* Which GPU, where --device does not say. */
+/* Picks the GPU if --device does not name one. */
 static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_rank, int nlocal,
                             int *index_out)
 {
@@ -43,8 +43,7 @@ static en_status options_of(const eni_config *c, const eni_device *device, en_mo
         [ENI_PRECISION_FP32] = EN_F32, [ENI_PRECISION_BF16] = EN_BF16, [ENI_PRECISION_FP16] = EN_F16};
     *options_out = (en_model_options){.size = sizeof *options_out, .dtype = dtypes[c->precision]};
     if (options_out->dtype == EN_F32 || !(device->ops->flags & EN_DEVICE_HOST)) return EN_OK;
-    return eni_fail(EN_EINVAL, "device",
-                    "--precision=%s: %s computes in fp32; leave it out, or use --device=cuda",
+    return eni_fail(EN_EINVAL, "device", "--precision=%s: %s computes in fp32; omit it, or use --device=cuda",
                     c->precision == ENI_PRECISION_BF16 ? "bf16" : "fp16", device->ops->name);
 }
 
@@ -78,15 +77,15 @@ void eni_compute_close(eni_compute *compute)
 
 /* ---- the test set over several processes -------------------------------------------------------------------
  *
- * They take batches from one counter and write what came out to its place in shared memory; the caller adds up
- * and prints in file order. So neither the sums nor the lines depend on how many they are. */
+ * They take batches from one counter and write each result to its position in shared memory; the caller adds up
+ * and prints in file order. So neither the sums nor the lines depend on the number of processes. */
 
 typedef struct answer {
     double probability;
     int32_t class, label;
 } answer;
 
-/* What the processes share; behind it (nbatches) means of losses and hits, then (count) answers. */
+/* Shared by the processes; followed by (nbatches) means of losses and hits, then (count) answers. */
 typedef struct board {
     _Atomic uint64_t next; /* batch */
     char device[112];
@@ -127,8 +126,8 @@ static uint64_t next_batch(void *user)
     return atomic_fetch_add(&e->board->next, 1);
 }
 
-/* The largest output, of equals the first; its share of the sum of all exponentials, which is the same of logits and
- * of log-probabilities: not finite where an output is no number or the largest is infinite. */
+/* The largest output, the first of equal ones; its share of the sum of all exponentials, which is the same
+ * for logits and for log-probabilities: not finite if an output is not a number or the largest is infinite. */
 static void find_answer(const float *outputs, int32_t n, answer *answer_out)
 {
     int32_t best = 0;
@@ -182,16 +181,14 @@ static en_status check_predict(const eni_config *c, const en_schema *schema)
 {
     if (schema->loss == EN_OP_MSE)
         return eni_fail(EN_EINVAL, "predict",
-                        "--model=%s names no class of a sample; `entrain eval` says how far off it is",
-                        c->model);
+                        "--model=%s does not classify samples; `entrain eval` prints its loss", c->model);
     if (c->precision != ENI_PRECISION_FP32)
-        return eni_fail(
-            EN_EINVAL, "predict",
-            "--precision: probabilities are computed in fp32; leave it out, or use `entrain eval`");
+        return eni_fail(EN_EINVAL, "predict",
+                        "--precision: probabilities are computed in fp32; omit it, or use `entrain eval`");
     return EN_OK;
 }
 
-/* A thread each unless --threads says more: what a process computes then does not depend on how many there are. */
+/* One thread each unless --threads says more, so that results do not depend on the number of processes. */
 static void share_out(evaluation *e)
 {
     const eni_config *c = e->config;
@@ -203,7 +200,7 @@ static void share_out(evaluation *e)
     e->n = n < 1 ? 1 : (int)n;
     if (c->processes > e->n && !c->quiet)
         eni_info(wants_answers(e) ? "predict" : "eval",
-                 "-n %lld: %llu samples are %llu batch%s of %llu, a process each at most",
+                 "-n %lld: %llu samples are %llu batch%s of %llu, at most one process each",
                  (long long)c->processes, (unsigned long long)e->set.count, (unsigned long long)e->nbatches,
                  e->nbatches == 1 ? "" : "es", (unsigned long long)e->set.batch);
 }
@@ -238,7 +235,7 @@ static en_status open_all(evaluation *e)
     return EN_OK;
 }
 
-/* "INDEX LABEL CLASS PROBABILITY". Outputs that are no numbers have no largest one: nothing is printed then. */
+/* "INDEX LABEL CLASS PROBABILITY". Outputs that are not numbers have no largest one: prints nothing then. */
 static en_status print_answers(const evaluation *e, const board *b)
 {
     const answer *answers = answers_of(e, b);
@@ -246,7 +243,7 @@ static en_status print_answers(const evaluation *e, const board *b)
         if (!isfinite(answers[i].probability))
             return eni_fail(
                 EN_ENONFINITE, "predict",
-                "--init=%s: what the network gives of sample %" PRIu64
+                "--init=%s: the network's output for sample %" PRIu64
                 " is not finite: training has diverged, or --model or --normalize is not what the "
                 "weights were trained with",
                 e->config->init, i);
@@ -255,7 +252,7 @@ static en_status print_answers(const evaluation *e, const board *b)
     return EN_OK;
 }
 
-/* The result of eval, and beside that of predict. EN_ENONFINITE, logged: it is no number. */
+/* The result of eval, and printed beside predict's. EN_ENONFINITE, logged: the loss is not finite. */
 static en_status print_score(const evaluation *e, const board *b, FILE *stream)
 {
     double loss = 0, correct = 0;

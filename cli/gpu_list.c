@@ -1,5 +1,5 @@
-/* gpu_list.c - `entrain gpus`: asks the driver (core/nvml.h), and shows what it says as text or, for programs (--json), as
- * docs/gpu.md has it. See gpu_list.h. */
+/* gpu_list.c - `entrain gpus`: queries the driver (core/nvml.h) and prints the GPUs as text or, for programs
+ * (--json), in the format of docs/gpu.md. See gpu_list.h. */
 #include "cli/gpu_list.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ enum { USERS_SHOWN = 4 };
 
 static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
 {
-    if (bytes == 0) /* not known */
+    if (bytes == 0) /* unknown */
         snprintf(text, ENI_TABLE_TEXT, "-");
     else if (bytes < 100000000)
         snprintf(text, ENI_TABLE_TEXT, "%.1f MB", (double)bytes * 1e-6);
@@ -29,13 +29,13 @@ static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
         snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
 }
 
-/* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it. */
+/* "GPU-5f1c2a3b": the short form of nvidia-smi and of the table at the start of a run. */
 #define SHORT_UUID "%.12s"
 
 static void format_users(const eni_gpu_seen *g, char text[ENI_TABLE_TEXT])
 {
     char bytes[ENI_TABLE_TEXT];
-    snprintf(text, ENI_TABLE_TEXT, "%s", g->nusers < 0 ? "not told" : g->nusers == 0 ? "nobody" : "");
+    snprintf(text, ENI_TABLE_TEXT, "%s", g->nusers < 0 ? "unknown" : g->nusers == 0 ? "nobody" : "");
     for (int i = 0; i < g->nusers && i < USERS_SHOWN; i++) {
         const eni_gpu_user *u = &g->users[i];
         eni_text_add(text, ENI_TABLE_TEXT, "%s%s%spid %" PRId64, i > 0 ? ", " : "", u->program,
@@ -90,14 +90,14 @@ static en_status show_links(FILE *out, const eni_gpu_machine *m)
                           m->link[a][b].way == ENI_LINK_HOST ? "*" : "");
     }
     fprintf(out,
-            "\nLinks (NV4: four NVLinks; else by PCIe, near to far: PIX, PXB, PHB, NODE, SYS; *: not peer to "
-            "peer, through the processor's memory):\n");
+            "\nLinks (NV4: four NVLinks; else by PCIe, near to far: PIX, PXB, PHB, NODE, SYS; *: no peer-to-"
+            "peer access, through host memory):\n");
     EN_TRY(eni_table_print(&table, out));
     if (m->n > n) fprintf(out, "(the first %d of %d)\n", n, m->n);
     return EN_OK;
 }
 
-/* GPUs of a rank, in a row; the first of them. */
+/* Consecutive GPUs of a rank. */
 static int width(const eni_gpu_list *gpus)
 {
     return gpus->nstages > 1 ? gpus->nstages : 1;
@@ -108,7 +108,7 @@ static int gpu_of(const eni_gpu_list *gpus, int rank)
     return eni_gpu_slice(rank, gpus->nranks, gpus->machine.n, width(gpus), gpus->is_shared);
 }
 
-/* The most ranks that meet on one GPU. */
+/* The largest number of ranks on one GPU. */
 static int crowd(const eni_gpu_list *gpus)
 {
     int users[ENI_GPUS_MAX] = {0}, most = 0;
@@ -132,10 +132,10 @@ static void slices_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
     const int nslices = gpus->machine.n / width(gpus);
     if (gpus->nranks > nslices)
         snprintf(text, bytes,
-                 "%d ranks share %d GPUs by %d (--gpu-sharing): their gradients go through the host.",
+                 "%d ranks share %d GPUs, %d on each (--gpu-sharing): their gradients go through the host.",
                  gpus->nranks, nslices * width(gpus), width(gpus));
     else
-        snprintf(text, bytes, "%s %d GPUs of its own, a stage on each%s.",
+        snprintf(text, bytes, "%s its own %d GPUs, a stage on each%s.",
                  gpus->nranks == 1 ? "One rank has" : "Every rank has", width(gpus),
                  gpus->nranks == 1 ? "" : ": their gradients go through the host");
 }
@@ -145,30 +145,28 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
     if (!gpus->is_built)
         snprintf(
             text, bytes,
-            "This build has no cuda device that works, so --device=cuda is refused; `make cuda` builds it.");
+            "This build has no working cuda device, so --device=cuda is refused; `make cuda` builds it.");
     else if (width(gpus) > 1)
         slices_verdict(gpus, text, bytes);
     else if (gpus->nranks == 1)
         snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
     else if (crowd(gpus) > 1 && gpus->machine.n == 1)
-        snprintf(
-            text, bytes,
-            "%d ranks share one GPU, which NCCL refuses: `ring` adds and steps on it through CUDA IPC, or in "
-            "pinned host memory where IPC is refused.",
-            gpus->nranks);
+        snprintf(text, bytes,
+                 "%d ranks share one GPU, which NCCL refuses: `ring` sums and steps on it through "
+                 "CUDA IPC, or in pinned host memory if IPC is unavailable.",
+                 gpus->nranks);
     else if (crowd(gpus) > 1)
-        snprintf(
-            text, bytes,
-            "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host memory; with at "
-            "most %d ranks NCCL could pair them.",
-            gpus->nranks, gpus->machine.n, gpus->machine.n);
+        snprintf(text, bytes,
+                 "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host "
+                 "memory; with at most %d ranks NCCL could be used.",
+                 gpus->nranks, gpus->machine.n, gpus->machine.n);
     else if (gpus->group[0] == 0)
         snprintf(text, bytes,
-                 "Every rank has a GPU of its own, but there is no NCCL (libnccl.so.2): `ring` exchanges in "
+                 "Every rank has a GPU of its own, but NCCL (libnccl.so.2) is not found: `ring` exchanges in "
                  "pinned host memory.");
     else
         snprintf(text, bytes, "Every rank has a GPU of its own: `ring` runs through %s%s.", gpus->group,
-                 has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
+                 has_unlinked_pair(gpus) ? ", through the host where GPUs are not linked" : "");
 }
 
 /* "cuda:2,cuda:3", as --device takes them; "cuda:0 .. cuda:7" where that would be long. */
@@ -228,7 +226,7 @@ static json_t *bytes_or_null(uint64_t bytes)
     return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
 }
 
-/* A process may call itself by bytes that are no text. */
+/* A process name may not be valid UTF-8. */
 static json_t *name_or_null(const char *name)
 {
     json_t *text = name[0] != 0 ? json_string(name) : NULL;
@@ -259,7 +257,7 @@ static json_t *gpu_json(const eni_gpu_seen *g, int index)
                      "users", users_of(g));
 }
 
-/* By which way each reaches each other one, or by which path. */
+/* The link from each GPU to each other one, or its path. */
 static json_t *matrix(const eni_gpu_machine *m, bool is_of_paths)
 {
     static const char *const ways[] = {[ENI_LINK_NONE] = "none",
@@ -314,12 +312,12 @@ static en_status print_json(const eni_gpu_list *gpus)
     const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(all);
     if (is_written && fflush(stdout) == 0) return EN_OK;
-    return eni_fail(EN_EIO, "gpus", "--json: stdout cannot be written: %s", strerror(errno));
+    return eni_fail(EN_EIO, "gpus", "--json: cannot write to standard output: %s", strerror(errno));
 }
 
 /* ---- the command ---- */
 
-/* Is there a slice for every rank that was asked for? */
+/* Does every rank that was asked for have a slice? */
 static en_status check_slices(const eni_gpu_list *gpus)
 {
     const eni_gpu_want want = {.spec = "cuda", .n = width(gpus), .is_shared = gpus->is_shared};
@@ -328,7 +326,7 @@ static en_status check_slices(const eni_gpu_list *gpus)
     return gpus->nranks > 0 ? eni_gpu_pick(&want, gpus->machine.n, 0, gpus->nranks, index, &n) : EN_OK;
 }
 
-/* Asks the cuda device, if this build has one, which collectives it can use. */
+/* Asks the cuda device, if this build has one, for its collectives. */
 static void ask_device(const char *plugin_dir, eni_gpu_list *gpus)
 {
     const en_device *device;
@@ -349,7 +347,7 @@ en_status eni_command_gpus(const eni_command_context *context)
     gpus->is_shared = c->gpu_sharing;
     if (eni_config_is_given(c, "workers") || c->stages > 0) gpus->nranks = (int)c->workers;
     en_status st = eni_nvml_list(eni_env_visible_gpus(), context->signal_fd, &gpus->machine);
-    if (st == EN_OK && gpus->nranks > 0 && !eni_config_is_given(c, "workers")) /* as `run` would */
+    if (st == EN_OK && gpus->nranks > 0 && !eni_config_is_given(c, "workers")) /* as `run` does */
         gpus->nranks = gpus->machine.n >= gpus->nstages ? gpus->machine.n / gpus->nstages : 1;
     if (st == EN_OK) st = check_slices(gpus);
     if (st == EN_OK) ask_device(context->plugin_dir, gpus);
@@ -358,5 +356,5 @@ en_status eni_command_gpus(const eni_command_context *context)
     else if (st == EN_OK)
         st = eni_gpus_show(stdout, gpus);
     eni_free(gpus);
-    return st == EN_EUNSUPPORTED ? EN_EINVAL : st; /* no GPU, no driver: said; the user's affair */
+    return st == EN_EUNSUPPORTED ? EN_EINVAL : st; /* no GPU, no driver: logged, and wrong use */
 }

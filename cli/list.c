@@ -32,7 +32,8 @@ en_status eni_command_strategies(const eni_command_context *context)
     if (names->count == 0) return eni_strategy_list(context->plugin_dir, print_strategy, NULL);
     for (int i = 0; i < names->count; i++) {
         const char *name = names->item[i];
-        const bool is_file = eni_plugin_is_path(name) && strchr(name, '@') == NULL; /* all of its tables */
+        /* all tables of that file */
+        const bool is_file = eni_plugin_is_path(name) && strchr(name, '@') == NULL;
         const en_strategy *strategy;
         EN_TRY(eni_strategy_find(context->plugin_dir, name, &strategy));
         for (; strategy != NULL; strategy = is_file ? strategy->next : NULL)
@@ -41,7 +42,7 @@ en_status eni_command_strategies(const eni_command_context *context)
     return EN_OK;
 }
 
-/* What a person counts in: 11,181,642 parameters, 555 M multiply-adds. */
+/* A count for readers: 11,181,642 parameters, 555 M multiply-adds. */
 static const char *millions(int64_t count, char text_out[32])
 {
     if (count < 1000)
@@ -64,8 +65,8 @@ static void print_tensors(const en_schema *schema, const en_node *node)
     }
 }
 
-/* A line a node: its number, a + where a cut may lie in front of it, what it is, its output, multiply-adds of a
- * sample, its tensors, and what it reads where that is not the node above it. */
+/* A line per node: its number, a + if a cut may precede it, its operation, its output, multiply-adds per
+ * sample, its tensors, and its input unless that is the node above it. */
 static void print_node(const en_schema *schema, uint32_t at)
 {
     const en_node *node = &schema->nodes[at];
@@ -92,7 +93,7 @@ static void print_options(const en_network *network)
     }
 }
 
-/* With `nodes`, all of it; else what it is. */
+/* With `nodes`, the whole network; else a summary. */
 static en_status print_model(const char *spec, bool nodes)
 {
     const en_network *network;
@@ -157,7 +158,7 @@ en_status eni_command_data(const eni_command_context *context)
     return EN_OK;
 }
 
-/* A report of one study has no place among the files of another. */
+/* Refuses to write the report of one study into the folder of another. */
 static en_status check_report_folder(const char *dir, const char *out)
 {
     static const char *const files[] = {"compare.json", "result.json"};
@@ -170,8 +171,8 @@ static en_status check_report_folder(const char *dir, const char *out)
         snprintf(path, sizeof path, "%s/%s", out, files[i]);
         if (access(path, F_OK) != 0) continue;
         return eni_fail(EN_EINVAL, "report",
-                        "--out=%s has a %s: the report of %s would replace its own; name another folder", out,
-                        files[i], dir);
+                        "--out=%s contains a %s: the report of %s would replace its own; name another folder",
+                        out, files[i], dir);
     }
     return EN_OK;
 }

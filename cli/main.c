@@ -26,9 +26,9 @@ static const command commands[] = {
     {"compare", ENI_COMPARE, eni_command_compare, "the same job with several strategies, and a report"},
     {"check", ENI_CHECK, eni_command_check, "can these processes reach each other, and how fast? (-v)"},
     {"advise", ENI_ADVISE, eni_command_advise,
-     "ring or servers, on which network? predicted from what is measured here"},
+     "ring or servers, on which network? predicted from measurements here"},
     {"scale", ENI_SCALE, eni_command_scale, "strong and weak scaling tables from real runs"},
-    {"report", ENI_REPORT, eni_command_report, "make report.html again from what runs have left"},
+    {"report", ENI_REPORT, eni_command_report, "rebuild report.html from the files of runs"},
     {"eval", ENI_EVAL, eni_command_eval, "saved weights on the test set: loss and accuracy"},
     {"predict", ENI_PREDICT, eni_command_eval, "saved weights on the test set: a class for each sample"},
     {"sim", ENI_SIM, eni_command_sim,
@@ -39,9 +39,8 @@ static const command commands[] = {
     {"gpus", ENI_GPUS, eni_command_gpus, "this host's GPUs, their links, and which rank uses which (-n N)"},
     {"ps", ENI_PS, eni_command_ps, "your runs on this host"},
     {"stop", ENI_STOP, eni_command_stop, "end one of them early, in good order"},
-    {"join", ENI_JOIN, eni_command_join,
-     "give one that was started with --elastic or --max-workers more workers"},
-    {"leave", ENI_LEAVE, eni_command_leave, "take a worker out of one"},
+    {"join", ENI_JOIN, eni_command_join, "add workers to a run started with --elastic or --max-workers"},
+    {"leave", ENI_LEAVE, eni_command_leave, "remove a worker from such a run"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -52,14 +51,13 @@ static void print_help(FILE *stream)
           stream);
     for (int i = 0; i < COMMANDS; i++)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
-          "  worker       a worker by hand, in another: entrain worker --help\n\n"
+    fputs("\n  psd          run the server by hand, in its own terminal: entrain psd --help\n"
+          "  worker       run a worker by hand, in another: entrain worker --help\n\n"
           "entrain COMMAND --help, or entrain help COMMAND, lists the flags of a command.\n",
           stream);
 }
 
-/* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so the installed ones
- * are reached through this one. */
+/* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so this one runs ours. */
 static int become_program(const char *name, char **argv)
 {
     char path[4096];
@@ -69,22 +67,22 @@ static int become_program(const char *name, char **argv)
     return 1;
 }
 
-/* A plugin that is loaded here ends this process. */
-static void tell_end(void *user, const char *sentence)
+/* Reports that a plugin loaded here ended this process. */
+static void report_end(void *user, const char *sentence)
 {
     const eni_config *config = user;
-    eni_log_set_level((int)config->log_level); /* a storm shows some of its seeds only */
-    eni_error("entrain", "%s is not over: %s in this process (pid %d)", eni_program_name(config->program),
+    eni_log_set_level((int)config->log_level); /* a storm shows only some of its seeds */
+    eni_error("entrain", "%s did not finish: %s in this process (pid %d)", eni_program_name(config->program),
               sentence, (int)getpid());
 }
 
-/* Downloads what the command needs from buckets, runs it, and uploads what it made. Removes an output folder that a refused
- * command created and left empty. */
+/* Downloads the command's inputs from object storage, runs it, and uploads its outputs. Removes an output
+ * folder that a refused command created and left empty. */
 static en_status run_between(const command *c, eni_config *config, const eni_command_context *context)
 {
     eni_uploads *uploads;
     const bool makes_out = config->out != NULL && access(config->out, F_OK) != 0;
-    if (c->program == ENI_DATA) return c->run(context); /* which asks for lists */
+    if (c->program == ENI_DATA) return c->run(context); /* it downloads lists by itself */
     en_status st = eni_transfer_begin(config, config->node_rank == 0, context->signal_fd, &uploads);
     if (st == EN_OK) st = c->run(context);
     const en_status gone = eni_transfer_end(uploads, st);
@@ -106,7 +104,7 @@ static int run_command(const command *c, int argc, char **argv)
         printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        const eni_hook_guard_config guard = {config.hook_timeout_ns, tell_end, &config};
+        const eni_hook_guard_config guard = {config.hook_timeout_ns, report_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
         const int signal_fd = is_sim ? -1 : eni_signals_open();
@@ -147,12 +145,12 @@ static int dispatch(int argc, char **argv)
     const char *nearest = NULL;
     for (int i = 0; i < COMMANDS; i++)
         if (eni_is_nearer(argv[1], commands[i].name, nearest)) nearest = commands[i].name;
-    eni_error("entrain", "\"%.80s\" is no command; %s%s%s`entrain --help` lists all", argv[1],
+    eni_error("entrain", "\"%.80s\" is not a command; %s%s%s`entrain --help` lists all", argv[1],
               nearest ? "the nearest is " : "", nearest ? nearest : "", nearest ? ", and " : "");
     return 2;
 }
 
-/* A full disk shows when the last buffer is written. Who reads no further than he likes is told nothing. */
+/* A full disk shows when the last buffer is written. A reader that closes the pipe early is not an error. */
 int main(int argc, char **argv)
 {
     if (eni_memory_limits() != EN_OK) return 2;

@@ -1,6 +1,6 @@
-/* newcomers.c - `entrain join` for a run whose ranks come and go: starts workers that are as those of the run on this host,
- * and stays until they have ended. What a worker was told is its command line; a newcomer gets all of it but what the
- * launcher has said to that one alone. */
+/* newcomers.c - `entrain join` for a run whose ranks come and go: starts workers like those of the run on
+ * this host, and waits until they have ended. A worker's settings are its command line; a newcomer gets all
+ * of it except the flags that the launcher gave to that worker alone. */
 #include "cli/newcomers.h"
 
 #include <errno.h>
@@ -26,12 +26,12 @@ enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50, STOP_MS = 10000, A
 enum { NOT_THERE = 126, NOT_EXECUTED = 127 };
 
 typedef struct worker_command {
-    char program[4096], folder[4096]; /* what it runs, and where */
-    char text[COMMAND_MAX];           /* its words, each ended by a 0 */
+    char program[4096], folder[4096]; /* its program and working directory */
+    char text[COMMAND_MAX];           /* its arguments, each ended by a 0 */
     char *word[WORDS_MAX + 2];
 } worker_command;
 
-/* A rank of the run that lives here. */
+/* A rank of the run on this host. */
 static const eni_run_rank *find_example(const eni_run_status *run)
 {
     for (size_t i = 0; i < run->nrank; i++) {
@@ -92,7 +92,7 @@ static en_status read_command(const eni_run_rank *example, worker_command *c)
     return EN_OK;
 }
 
-/* It leaves when we are gone. In a group of its own, so that Ctrl-C comes to us alone. */
+/* The worker leaves when we are gone. It has a process group of its own, so that Ctrl-C reaches us alone. */
 static pid_t start(const worker_command *c)
 {
     const pid_t own = getpid(), pid = fork();
@@ -106,17 +106,18 @@ static pid_t start(const worker_command *c)
     _exit(NOT_EXECUTED);
 }
 
-static void tell_all(const pid_t *pids, int n, int signal_number)
+static void signal_all(const pid_t *pids, int n, int signal_number)
 {
     for (int i = 0; i < n; i++)
         if (pids[i] > 0) kill(pids[i], signal_number);
 }
 
-/* The process whose end is the run's: its launcher; else its leader, which may come back where there is a --server-timeout. */
+/* The process whose end means the run's end: its launcher; else its leader, unless that may be restarted
+ * (--server-timeout). */
 typedef struct last_process {
     int64_t number, pid; /* of the run, as users know it */
-    uint64_t born;       /* 0: nobody's end tells */
-    int64_t ended_ns;    /* 0: it lives */
+    uint64_t born;       /* 0: no process's end means it */
+    int64_t ended_ns;    /* 0: it runs */
 } last_process;
 
 static last_process find_last(const eni_run_status *run, const worker_command *c)
@@ -127,33 +128,34 @@ static last_process find_last(const eni_run_status *run, const worker_command *c
         comes_back |= strncmp(*word, "--server-timeout=", 17) == 0 && strcmp(*word + 17, "0s") != 0;
     last.born = last.pid != run->pid ? eni_process_born(last.pid) : 0;
     if (last.born == 0 && !comes_back)
-        last.pid = run->pid, last.born = run->born; /* no launcher, or it is gone by now */
+        last.pid = run->pid, last.born = run->born; /* no launcher, or it has ended */
     return last;
 }
 
-/* Those that have joined end with the run. One that has not would look for it until its --join-timeout. */
-static bool is_in_vain(last_process *last)
+/* Workers that have joined end with the run. One that has not would look for it until its --join-timeout. */
+static bool has_run_ended(last_process *last)
 {
     if (last->ended_ns == 0 && eni_process_look(last->pid, last->born) == ENI_PROCESS_ENDED)
         last->ended_ns = eni_now_ns();
     if (last->ended_ns == 0 || eni_now_ns() < last->ended_ns + AFTER_MS * ENI_MILLI) return false;
-    eni_error("join", "run %" PRId64 " has ended; who waits to join it is called off", last->number);
+    eni_error("join", "run %" PRId64 " has ended; workers still waiting to join it are stopped",
+              last->number);
     return true;
 }
 
-/* One that is stopped, or waits for a psd that is, cannot leave: it is not waited for for ever. */
+/* A worker that is stopped, or waits for a stopped psd, cannot leave: it is killed after a while. */
 static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, int n, int64_t *kill_ns)
 {
     if (*kill_ns != 0) {
         poll(NULL, 0, LOOK_MS);
-        if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
+        if (eni_now_ns() >= *kill_ns) signal_all(pids, n, SIGKILL);
         return EN_OK;
     }
     const bool is_reported =
-        eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main says by it how we end */
-    if (!is_reported && !is_in_vain(last)) return EN_OK;
+        eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main derives our exit code from it */
+    if (!is_reported && !has_run_ended(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
-    tell_all(pids, n, SIGTERM);
+    signal_all(pids, n, SIGTERM);
     return is_reported ? EN_EINTR : EN_EINVAL;
 }
 
@@ -161,27 +163,27 @@ static en_status await_all(const worker_command *c, last_process last, int signa
 {
     int64_t kill_ns = 0;
     int worst = 0;
-    en_status told = EN_OK;
+    en_status first = EN_OK;
     for (int left = n; left > 0;) {
         const en_status st = pass_on(signal_fd, &last, pids, n, &kill_ns);
-        if (told == EN_OK) told = st;
+        if (first == EN_OK) first = st;
         for (int i = 0; i < n; i++) {
             int status;
             if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
             int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
             if (code == NOT_THERE || code == NOT_EXECUTED) {
-                eni_error(
-                    "join",
-                    "cannot start %s in %s: was it replaced, or the folder removed, since the run began?",
-                    c->program, c->folder);
+                eni_error("join",
+                          "cannot start %s in %s: has the program or the folder changed since the run began?",
+                          c->program, c->folder);
                 code = 2;
             }
-            if (code > worst && code <= 2) worst = code; /* it has said why; above: a signal that we sent */
+            /* it has logged why; above 2: a signal that we sent */
+            if (code > worst && code <= 2) worst = code;
             pids[i] = 0;
             left--;
         }
     }
-    if (told != EN_OK) return told;
+    if (first != EN_OK) return first;
     return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;
 }
 
@@ -190,13 +192,13 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     const eni_run_rank *example = find_example(run);
     if (example == NULL)
         return eni_fail(EN_EINVAL, "join",
-                        "no worker of run %" PRId64 " lives on this host, whose flags a newcomer could take; "
-                        "start it by hand: worker --rank=new, and the flags of the others",
+                        "run %" PRId64 " has no worker on this host whose flags a newcomer could take; "
+                        "start it by hand: worker --rank=new, and the other workers' flags",
                         run->pid);
     worker_command *c = eni_alloc(sizeof *c);
     pid_t *pids = eni_alloc_array((size_t)n, sizeof *pids);
     en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
-    const last_process last = st == EN_OK ? find_last(run, c) : (last_process){0}; /* while it lives */
+    const last_process last = st == EN_OK ? find_last(run, c) : (last_process){0}; /* while it runs */
     int started = 0;
     while (st == EN_OK && started < n) {
         pids[started] = start(c);

@@ -1,4 +1,4 @@
-/* processes.c - forks, waits for the end, tells of the first that failed and ends the others. */
+/* processes.c - forks, waits for the end, reports the first failure and ends the other processes. */
 #include "cli/processes.h"
 
 #include <errno.h>
@@ -40,8 +40,8 @@ static void end_all(waiting *w, en_status st)
         if (w->pid[r] > 0) kill(w->pid[r], SIGKILL);
 }
 
-/* The first that fails is told of; those that end by our hand are not. A signal from a terminal reaches them as it
- * reaches us, and is no failure. */
+/* Reports the first failure, but not processes that we killed. A signal from a terminal reaches them as it
+ * reaches us, and is not a failure. */
 static void note_end(waiting *w, int r, int status)
 {
     const int pid = (int)w->pid[r], code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
@@ -55,7 +55,7 @@ static void note_end(waiting *w, int r, int status)
     end_all(w, code == 2 ? EN_EINVAL : EN_EPEER);
     if (WIFSIGNALED(status))
         eni_error(w->asked->who,
-                  "process %d of %d (pid %d) was ended by signal %d (%s); the others are ended too", r,
+                  "process %d of %d (pid %d) was killed by signal %d (%s); the others are stopped too", r,
                   w->asked->n, pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
 }
 
@@ -68,15 +68,15 @@ static void await_all(waiting *w)
             if (w->pid[r] > 0 && waitpid(w->pid[r], &status, WNOHANG) == w->pid[r]) note_end(w, r, status);
         }
         if (w->left == 0 || w->left < before) continue;
-        if (w->st != EN_OK) /* a signal that was seen is still there, and would end the wait at once */
+        if (w->st != EN_OK) /* the signal is still pending, and would end the wait at once */
             poll(NULL, 0, 1);
         else if (eni_signals_wait(w->asked->signal_fd, 1))
             end_all(w, EN_EINTR);
     }
 }
 
-/* What all of them complain of is said once. */
-static void tell_complaints(const waiting *w)
+/* Prints each message once, however many processes logged it. */
+static void print_messages(const waiting *w)
 {
     char *line = NULL;
     size_t room = 0;
@@ -135,13 +135,13 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
     waiting w = {.asked = processes, .shared = base};
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
         munmap(base, bytes);
-        return eni_fail(EN_ENOMEM, processes->who, "cannot make a pipe: %s", strerror(errno));
+        return eni_fail(EN_ENOMEM, processes->who, "cannot create a pipe: %s", strerror(errno));
     }
     w.log_fd = ends[0];
     start_all(&w, ends[1]);
     close(ends[1]);
     await_all(&w);
-    tell_complaints(&w);
+    print_messages(&w);
     if (w.st == EN_OK)
         *shared_out = w.shared;
     else

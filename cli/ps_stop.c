@@ -52,7 +52,8 @@ static double share_done(const eni_run_status *run)
 {
     const double budget = (double)run->budget;
     if (budget <= 0) return 0;
-    if (run->claimed > 0) return 100 * (double)run->claimed / budget; /* else each rank takes its turn */
+    /* otherwise each rank has its own share */
+    if (run->claimed > 0) return 100 * (double)run->claimed / budget;
     const double share = 100 * (double)(furthest_step(run) + 1) * run->nranks / budget;
     return share < 100 ? share : 100;
 }
@@ -72,11 +73,11 @@ static const char *stage_of(const eni_run_status *run)
                                          [ENI_RUN_RUNNING] = "running",
                                          [ENI_RUN_STOPPING] = "stopping",
                                          [ENI_RUN_ENDING] = "ending"};
-    if (run->is_stopped) return "stopped"; /* SIGSTOP, Ctrl-Z: what else is said of it is from before */
+    if (run->is_stopped) return "stopped"; /* SIGSTOP, Ctrl-Z: the other fields are older */
     return eni_run_silent_ns(run, eni_now_ns()) > 0 ? "no answer" : stages[run->stage];
 }
 
-/* Why a run is not at its steps. */
+/* Why a run is not training, or its step. */
 static void format_step(const eni_run_status *run, char *text, size_t bytes)
 {
     const int64_t step = furthest_step(run);
@@ -106,7 +107,7 @@ static void put_row(const eni_run_status *run, eni_table *table)
     eni_table_put(table, "%s", fact(run, "out"));
 }
 
-/* The same for programs: numbers as they are; a step of null, none yet. */
+/* The same for programs: plain numbers; step is null before the first. */
 static json_t *json_of_run(const eni_run_status *run)
 {
     const int64_t step = furthest_step(run);
@@ -126,8 +127,9 @@ static en_status print_json(const eni_run_status *runs, size_t n)
         json_array_append_new(list, json_of_run(&runs[i]));
     const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(all);
-    return is_written ? EN_OK
-                      : eni_fail(EN_EIO, "ps", "--json: stdout cannot be written: %s", strerror(errno));
+    return is_written
+               ? EN_OK
+               : eni_fail(EN_EIO, "ps", "--json: cannot write to standard output: %s", strerror(errno));
 }
 
 static en_status list(eni_run_status **runs_out, size_t *n_out)
@@ -167,17 +169,16 @@ en_status eni_run_with(const eni_command_context *context, const char *who, eni_
     for (size_t i = 0; i < n && end != word && *end == 0 && run == NULL; i++)
         if (eni_run_number(&runs[i]) == number || runs[i].pid == number) run = &runs[i];
     const en_status st =
-        run != NULL
-            ? act(context, run)
-            : eni_fail(EN_EINVAL, who,
-                       "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+        run != NULL ? act(context, run)
+                    : eni_fail(EN_EINVAL, who,
+                               "you have no run \"%.32s\" on this host; `entrain ps` lists your runs", word);
     eni_runs_free(runs, n);
     return st;
 }
 
 /* ---- stop ---- */
 
-/* Until the leader, and the launcher if there is one, have ended. */
+/* Waits until the leader, and the launcher if there is one, have ended. */
 static bool wait_for_end(const eni_run_status *run, int64_t launcher, uint64_t launcher_born,
                          int64_t deadline_ns)
 {
@@ -200,12 +201,13 @@ static en_status stop_run(const eni_command_context *context, const eni_run_stat
         if (run->is_stopped)
             st = eni_fail(EN_ETIMEOUT, "stop",
                           "run %" PRId64 ": its leader, pid %" PRId64
-                          ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT %" PRId64 " lets it end",
+                          ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT %" PRId64 " lets it finish",
                           number, run->pid, run->pid);
         else
-            st = eni_fail(EN_ETIMEOUT, "stop",
-                          "run %" PRId64 " was told and goes on after %d s; kill -9 %" PRId64 " ends it",
-                          number, END_S, number);
+            st =
+                eni_fail(EN_ETIMEOUT, "stop",
+                         "run %" PRId64 " has not ended %d s after it was asked; kill -9 %" PRId64 " ends it",
+                         number, END_S, number);
     }
     if (st == EN_OK)
         printf("run %" PRId64 " (%s, %d worker%s) has ended, %.1f s after it was asked\n", number,

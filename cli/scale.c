@@ -1,6 +1,6 @@
-/* scale.c - `entrain scale`: the same job at several numbers of workers, with the global batch fixed (strong
- * scaling) and with every worker's (weak scaling). Every row is real runs, made in turns: what else the
- * machine does at the moment hits all rows alike.
+/* scale.c - `entrain scale`: the same job at several numbers of workers, with a fixed global batch (strong scaling)
+ * and with a fixed batch per worker (weak scaling). Every row is real runs, interleaved: other load on the machine
+ * affects all rows alike.
  *
  *     speed-up    rate / rate of the first row (Amdahl 1967 for strong, Gustafson 1988 for weak scaling)
  *     efficiency  speed-up / (workers / workers of the first row) */
@@ -45,8 +45,8 @@ typedef struct scaling {
     int nrows, cores;
     int64_t repeats;
     eni_trials trials;
-    double outside;   /* share of all cores that others took meanwhile; NAN: not known */
-    bool is_doubtful; /* nothing may be concluded */
+    double outside;   /* share of all cores that other processes took; NAN: not known */
+    bool is_doubtful; /* no conclusion may be drawn */
 } scaling;
 
 /* `-n 2,2` is measured once. */
@@ -86,7 +86,7 @@ static en_status make_rows(scaling *s)
     return EN_OK;
 }
 
-/* Before the first run, not in the middle of them: a straggler that only the larger rows have, for one. */
+/* Before the first run, not in the middle: for example, a straggler that only the larger rows have. */
 static en_status check_rows(const scaling *s)
 {
     for (int i = 0; i < s->nrows; i++) {
@@ -113,7 +113,7 @@ static en_status run_row(scaling *s, row *r, int repeat)
              (long long)r->workers, repeat);
     EN_TRY(eni_trials_run(&s->trials, r->line, s->context, &trial, dir, &rate, &step));
     r->rates[r->n++] = rate;
-    if (r->line < 0 && !s->context->config->quiet) /* more rows than the live lines have room for */
+    if (r->line < 0 && !s->context->config->quiet) /* more rows than live lines */
         fprintf(stderr, "%s %s, %lld worker%s: %.0f samples/s\n", r->is_strong ? "strong" : "weak",
                 r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", rate);
     return EN_OK;
@@ -250,14 +250,13 @@ static en_status scale(scaling *s)
     for (int i = 0; i < s->nrows; i++)
         is_any_crowded |= s->rows[i].is_crowded;
     if (is_any_crowded)
-        printf("\n* more workers than the %d core%s: they take turns, and no speed-up can be had\n", s->cores,
+        printf("\n* more workers than the %d core%s: no speed-up is possible\n", s->cores,
                s->cores == 1 ? "" : "s");
     s->is_doubtful = eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
     if (!s->is_doubtful && s->repeats < 2) {
         s->is_doubtful = true;
-        snprintf(
-            doubt, sizeof doubt,
-            "No conclusion is drawn: of one run a row nobody knows how far runs differ; give --repeats=3.");
+        snprintf(doubt, sizeof doubt,
+                 "No conclusion is drawn: with one run per row the spread is unknown; give --repeats=3.");
     }
     if (s->is_doubtful) printf("\n%s\n", doubt);
     if (s->context->config->out == NULL) return EN_OK;

@@ -12,16 +12,16 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "run/rank_groups.h"
+#include "models/evaluation.h"
 #include "run/units.h"
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
-#include "runtime/spec/strategies.h"
+#include "virtual/network.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
-/* As many as `user`, an int64_t, says. */
+/* Prints at most as many as `user`, an int64_t, says. */
 static void print_event(void *user, const eni_sim_event *e)
 {
     static const char *const types[] = {"", "step", "push", "reply", "coll", "sendrecv", "finished"};
@@ -46,7 +46,7 @@ static void print_event(void *user, const eni_sim_event *e)
     }
 }
 
-/* What only a strategy with a store has. */
+/* Lines that only a strategy with a store has. */
 static void report_store(const eni_sim_result *r)
 {
     printf("staleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
@@ -58,23 +58,42 @@ static void report_store(const eni_sim_result *r)
     printf("\n");
 }
 
-/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
-static void report_json(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
-                        const eni_sim_result *r)
+/* One run: what is trained, and its curve. */
+typedef struct sim_trial {
+    const eni_command_context *context;
+    eni_virtual v;
+    eni_quadratic quadratic;      /* without --model */
+    eni_virtual_network *network; /* with it */
+    json_t *curve;                /* [[samples, seconds, loss, accuracy or null], ..] */
+    eni_set_score first, last;    /* of it */
+    bool has_accuracy;
+    float *weights; /* at the end */
+} sim_trial;
+
+static uint64_t steps_of(const sim_trial *t)
 {
-    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
+    return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
+}
+
+/* The same report as JSON. A value that is not finite, such as the loss of a diverged strategy, is null. */
+static void report_json(const sim_trial *t, const eni_sim_result *r)
+{
+    const eni_sim_config *c = &t->v.sim;
+    const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
     json_t *all = json_object(), *ranks = json_array(), *theory = json_object(), *staleness = json_object();
     eni_json_set_int(all, "schema", 1);
     eni_json_set_text(all, "strategy", c->strategy->name);
     eni_json_set_text(all, "options", eni_options_canonical(c->options));
-    eni_json_set_number(all, "loss_before", eni_quadratic_loss(problem, problem->init));
-    eni_json_set_number(all, "loss", eni_quadratic_loss(problem, c->weights_out));
+    eni_json_set_number(all, "loss_before", t->first.loss);
+    eni_json_set_number(all, "loss", t->last.loss);
+    if (t->has_accuracy) eni_json_set_number(all, "accuracy", t->last.accuracy);
     eni_json_set_number(all, "seconds", (double)r->virtual_ns * 1e-9);
-    eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)given->steps);
+    eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)steps_of(t));
     eni_json_set_number(all, "sent", (double)r->sent / model / batches);
     eni_json_set_number(all, "received", (double)r->recv / model / batches);
     ENI_JSON_SET_INTS(all, {"events", r->events}, {"clocks_ahead", r->clocks_ahead}, {"holds", r->holds},
-                      {"pushes", r->pushes});
+                      {"pushes", r->pushes}, {"samples_applied", r->applied},
+                      {"samples_dropped", r->dropped});
     if (r->pushes > 0) {
         eni_json_set_number(staleness, "mean", eni_histogram_mean(&r->staleness));
         ENI_JSON_SET_INTS(staleness, {"p50", eni_histogram_quantile(&r->staleness, 0.5)},
@@ -92,6 +111,16 @@ static void report_json(const eni_config *given, const eni_sim_config *c, const 
     json_object_set_new(all, "theory", theory);
     json_object_set_new(all, "equal_ranks", json_boolean(r->has_equal_ranks));
     json_object_set_new(all, "steps", ranks);
+    json_object_set(all, "curve", t->curve);
+    if (t->network != NULL) {
+        char params[ENI_DIGEST_HEX];
+        const char *model_name, *data_name;
+        eni_virtual_network_names(t->network, &model_name, &data_name);
+        eni_json_set_text(all, "model", model_name);
+        eni_json_set_text(all, "data", data_name);
+        if (eni_virtual_network_digest(t->network, t->weights, params) == EN_OK)
+            eni_json_set_text(all, "params_sha256", params);
+    }
     eni_json_set_text(all, "weights_sha256", r->weights_sha256);
     eni_json_set_text(all, "log_sha256", r->log_sha256);
     json_dumpf(all, stdout, JSON_INDENT(1));
@@ -99,24 +128,49 @@ static void report_json(const eni_config *given, const eni_sim_config *c, const 
     json_decref(all);
 }
 
-static void report(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
-                   const eni_sim_result *r)
+/* Loss over time, where it was asked for more than at the ends. */
+static void report_curve(const sim_trial *t)
 {
+    size_t i;
+    const json_t *point;
+    if (json_array_size(t->curve) <= 2) return;
+    printf("\n%12s %12s %12s%s\n", "samples", "seconds", "loss", t->has_accuracy ? "     accuracy" : "");
+    json_array_foreach(t->curve, i, point)
+    {
+        printf("%12" JSON_INTEGER_FORMAT " %12.4f %12.6g", json_integer_value(json_array_get(point, 0)),
+               json_number_value(json_array_get(point, 1)), json_number_value(json_array_get(point, 2)));
+        if (t->has_accuracy) printf(" %11.2f%%", 100 * json_number_value(json_array_get(point, 3)));
+        printf("\n");
+    }
+    printf("\n");
+}
+
+static void report(const sim_trial *t, const eni_sim_result *r)
+{
+    const eni_sim_config *c = &t->v.sim;
     char network[96];
-    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
-    const char *chosen = eni_options_canonical(c->options);
+    const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
+    const char *chosen = eni_options_canonical(c->options), *model_name, *data_name;
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    if (given->net != NULL) printf("network     %s\n", network);
-    printf("loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
-           eni_quadratic_loss(problem, c->weights_out));
+    printf("compute     %s\nnetwork     %s\n", t->context->config->compute, network);
+    if (t->network != NULL) {
+        eni_virtual_network_names(t->network, &model_name, &data_name);
+        printf("trained     %s on %s\n", model_name, data_name);
+    }
+    report_curve(t);
+    printf("loss        %.6g -> %.6g\n", t->first.loss, t->last.loss);
+    if (t->has_accuracy)
+        printf("accuracy    %.2f%% -> %.2f%%\n", 100 * t->first.accuracy, 100 * t->last.accuracy);
     printf("time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n", (double)r->virtual_ns / ENI_MILLI,
-           (double)r->virtual_ns / ENI_MILLI / (double)given->steps, r->events);
+           (double)r->virtual_ns / ENI_MILLI / (double)steps_of(t), r->events);
     printf("payload     %.4f sent, %.4f received, of the model's bytes per step and rank",
            (double)r->sent / model / batches, (double)r->recv / model / batches);
     if (r->has_theory) printf("; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
     printf("\n");
     if (r->pushes > 0) report_store(r);
+    if (r->dropped > 0)
+        printf("samples     %" PRIu64 " applied, %" PRIu64 " dropped\n", r->applied, r->dropped);
     printf("ranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
     for (int32_t i = 0; i < r->nranks && i < 16; i++)
         printf(" %" PRIu64, r->rank[i].steps);
@@ -126,81 +180,51 @@ static void report(const eni_config *given, const eni_sim_config *c, const eni_q
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static eni_sim_network network_of(const eni_config *c)
+static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
-    uint64_t rate = 0;
-    int64_t delay_ns = 0;
-    if (c->net != NULL) (void)eni_net_parse(c->net, &rate, &delay_ns); /* config/ has checked it */
-    return (eni_sim_network){.latency_ns = delay_ns > 0 ? delay_ns : (int64_t)(c->latency_us * ENI_MICRO),
-                             .bytes_per_s = rate > 0 ? (double)rate : c->rate_mb * 1e6};
+    sim_trial *t = user;
+    if (t->network != NULL)
+        EN_TRY(eni_virtual_network_evaluate(t->network, param, &t->last, &t->has_accuracy));
+    else
+        t->last.loss = eni_quadratic_loss(&t->quadratic, param);
+    if (json_array_size(t->curve) == 0) t->first = t->last;
+    json_t *point = json_pack("[I, f]", (json_int_t)samples, (double)virtual_ns * 1e-9);
+    json_array_append_new(point, isfinite(t->last.loss) ? json_real(t->last.loss) : json_null());
+    json_array_append_new(point, t->has_accuracy ? json_real(t->last.accuracy) : json_null());
+    return json_array_append_new(t->curve, point) == 0 ? EN_OK : EN_ENOMEM;
 }
 
-static en_status take_visits(const char *flag, const eni_list *list, int64_t nranks, int64_t *at_ns)
+static en_status open_problem(sim_trial *t)
 {
-    int64_t rank, at;
-    for (int i = 0; i < list->count; i++) {
-        (void)eni_visit_parse(list->item[i], &rank, &at); /* config/ has checked it */
-        if (rank >= nranks)
-            return eni_fail(EN_EINVAL, "sim",
-                            "%s=%s: there are ranks 0 to %lld; give one of them, or a larger -n", flag,
-                            list->item[i], (long long)nranks - 1);
-        at_ns[rank] = at;
-    }
-    return EN_OK;
+    const eni_config *c = t->context->config;
+    if (eni_config_is_given(c, "model"))
+        return eni_virtual_network_open(c, t->context->plugin_dir, &t->v, &t->network);
+    t->v.sim.problem = &t->quadratic.problem;
+    return eni_quadratic_init(&t->quadratic, (uint64_t)c->elements, (uint64_t)c->seed);
 }
 
-static en_status try_strategy(const eni_command_context *context, const en_strategy *strategy,
-                              const eni_options *options, const eni_quadratic *problem, float *weights)
+static en_status run_trial(sim_trial *t)
 {
-    const eni_config *c = context->config;
-    const double ranks = (double)c->workers * (double)c->accumulate;
-    int64_t rank, left = c->events;
-    int64_t join_ns[ENI_MEAN_MAX], leave_ns[ENI_MEAN_MAX];
-    double factor[ENI_MEAN_MAX], slow;
-    int32_t groups[ENI_MEAN_MAX];
+    int64_t left = t->context->config->events;
+    eni_sim_config *sim = &t->v.sim;
     eni_sim_result result;
-    if (c->groups != NULL) EN_TRY(eni_rank_groups_read(c->groups, (int32_t)c->workers, groups));
-    for (int r = 0; r < c->workers; r++) {
-        factor[r] = 1;
-        join_ns[r] = 0;
-        leave_ns[r] = INT64_MAX;
-    }
-    EN_TRY(take_visits("--join", &c->join, c->workers, join_ns));
-    EN_TRY(take_visits("--leave", &c->leave, c->workers, leave_ns));
-    for (int i = 0; i < c->straggler.count; i++)
-        if (eni_straggler_parse(c->straggler.item[i], &rank, &slow)) factor[rank] = slow;
-    const eni_sim_config config = {
-        .strategy = strategy,
-        .options = options,
-        .hooks = context->hooks,
-        .problem = &problem->problem,
-        .nranks = (int32_t)c->workers,
-        .nshards = (int32_t)c->shards,
-        .local_size = (int32_t)c->local_size,
-        .groups = c->groups != NULL ? groups : NULL,
-        .seed = (uint64_t)c->seed,
-        .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* nobody waits for so many */
-        .accumulate = (uint64_t)c->accumulate,
-        .bucket_cap_bytes = (uint64_t)c->bucket_cap,
-        .hyper = {.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay},
-        .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
-        .compute = {.mean_ns = (int64_t)(c->step_ms * ENI_MILLI),
-                    .noise = c->sigma > 0 ? ENI_SIM_LOGNORMAL : ENI_SIM_CONSTANT,
-                    .sigma = c->sigma,
-                    .factor = factor},
-        .network = network_of(c),
-        .join_ns = c->join.count > 0 ? join_ns : NULL,
-        .leave_ns = c->leave.count > 0 ? leave_ns : NULL,
-        .trace = c->events > 0 ? print_event : NULL,
-        .trace_user = &left,
-        .weights_out = weights};
-    const en_status st = eni_sim_run(&config, &result);
-    if (st == EN_OK) (c->json ? report_json : report)(c, &config, problem, &result);
+    EN_TRY(open_problem(t));
+    t->weights = eni_alloc_array(sim->problem->count, sizeof *t->weights);
+    t->curve = json_array();
+    if (t->weights == NULL || t->curve == NULL) return EN_ENOMEM;
+    sim->hooks = t->context->hooks;
+    sim->trace = left > 0 ? print_event : NULL;
+    sim->trace_user = &left;
+    sim->evaluate = evaluate;
+    sim->evaluate_user = t;
+    sim->weights_out = t->weights;
+    const en_status st = eni_sim_run(sim, &result);
+    if (st == EN_OK) (t->context->config->json ? report_json : report)(t, &result);
     eni_sim_result_fini(&result);
     return st;
 }
 
-/* Every seed is tried, so that one line says how many fail. */
+/* Tries every seed, so that one line says how many fail. */
 static en_status try_faults(const eni_command_context *context, const en_strategy *strategy,
                             const eni_options *options)
 {
@@ -215,13 +239,14 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
     for (int64_t i = 0; i < c->storms; i++) {
         const en_status st = eni_fault_test(context->hooks, strategy, options, c->strategy, promise,
                                             (uint64_t)(c->seed + i), &f);
-        if (st == EN_EINVAL && f.messages == 0) return st; /* refused before it ran: no seed is to blame */
+        /* refused before it ran: the seed is not the cause */
+        if (st == EN_EINVAL && f.messages == 0) return st;
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
-        if (failed == SHOWN) eni_log_set_level(-1); /* the others are counted */
+        if (failed == SHOWN) eni_log_set_level(-1); /* the rest are only counted */
     }
     printf("%s: %" PRId64 " seeds, %" PRId64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
-           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
+           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an earlier incarnation %" PRIu64
            "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
            ", ranks died %" PRIu64 "\n",
            c->strategy, c->storms, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped,
@@ -233,27 +258,16 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
 en_status eni_command_sim(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    const en_strategy *strategy;
-    eni_options *options = NULL;
-    eni_quadratic problem = {0};
-    float *weights = NULL;
-    en_status st = EN_OK;
+    sim_trial t = {.context = context};
     if (c->json && (c->storm || c->events > 0))
-        return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
+        return eni_fail(EN_EINVAL, "sim", "--json prints the result of one run; omit it with --%s",
                         c->storm ? "storm" : "events");
-    EN_TRY(eni_strategy_find(context->plugin_dir, c->strategy, &strategy));
-    EN_TRY(eni_strategy_groups(strategy, c->groups));
-    EN_TRY(eni_options_new(strategy, eni_spec_options(c->strategy), &options));
-    if (c->storm) {
-        st = try_faults(context, strategy, options);
-        goto free_all;
-    }
-    EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)c->elements, (uint64_t)c->seed), free_all);
-    weights = eni_alloc_array(problem.problem.count, sizeof *weights);
-    st = weights == NULL ? EN_ENOMEM : try_strategy(context, strategy, options, &problem, weights);
-free_all:
-    eni_free(weights);
-    eni_quadratic_fini(&problem);
-    eni_options_free(options);
+    EN_TRY(eni_virtual_open(c, context->plugin_dir, &t.v));
+    const en_status st = c->storm ? try_faults(context, t.v.sim.strategy, t.v.options) : run_trial(&t);
+    json_decref(t.curve);
+    eni_free(t.weights);
+    eni_virtual_network_close(t.network);
+    eni_quadratic_fini(&t.quadratic);
+    eni_virtual_close(&t.v);
     return st;
 }

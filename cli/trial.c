@@ -1,5 +1,5 @@
-/* trial.c - one short real run, and what its result says of the step; see trial.h. The run is a config, as
- * `entrain run` would have it, given to the launcher; its folder is thrown away by who asked. */
+/* trial.c - one short real run, and the step time from its result; see trial.h. The run is a config, as of
+ * `entrain run`, passed to the launcher; the caller removes its folder. */
 #include "cli/trial.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
                     "%s says no samples per second: the run was too short; give more --steps", path);
 }
 
-/* dir NULL: it has no folder. */
+/* dir NULL: no folder. */
 static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
 {
     char text[24];
@@ -56,7 +56,7 @@ static en_status make_run(const eni_command_context *context, const eni_trial *t
 {
     eni_config base = {0};
     EN_TRY(eni_config_copy(context->config, &base));
-    base.global_batch_size = 0; /* its split is the trial's */
+    base.global_batch_size = 0; /* the trial sets how it is divided */
     base.workers = trial->workers;
     en_status st = eni_config_arm(&base, trial->strategy, run_out);
     eni_config_fini(&base);
@@ -131,7 +131,7 @@ bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, 
     return true;
 }
 
-/* On which hosts, and how they find each other. */
+/* Sets the hosts, and how they find each other. */
 static en_status set_place(const eni_config *asked, eni_config *config)
 {
     char number[24];
@@ -200,7 +200,7 @@ en_status eni_check_run(const eni_command_context *context, const eni_check_job 
     return st;
 }
 
-/* With a store, which on a GPU has gradients come to the host. */
+/* With a store, which on a GPU copies gradients to the host. */
 en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
                             eni_measured *measured_out)
 {
@@ -260,7 +260,7 @@ en_status eni_trial_folder(char dir_out[64])
 {
     snprintf(dir_out, 64, "/tmp/entrain-trial-XXXXXX");
     if (mkdtemp(dir_out) != NULL) return EN_OK;
-    return eni_fail(EN_EIO, "trial", "cannot make a folder in /tmp: %s", strerror(errno));
+    return eni_fail(EN_EIO, "trial", "cannot create a folder in /tmp: %s", strerror(errno));
 }
 
 static int remove_one(const char *path, const struct stat *is, int kind, struct FTW *place)

@@ -1,20 +1,20 @@
-# Cuda.cmake: is NVIDIA's toolkit here? Included from the top, because a language is enabled there or nowhere.
+# Cuda.cmake: finds NVIDIA's toolkit. Included from the top, because only there can a language be enabled.
 #
-#   ENTRAIN_CUDA=AUTO   the targets cuda and tests build the cuda device where nvcc and cuDNN are found
-#   ENTRAIN_CUDA=ON     what is missing is an error
-#   ENTRAIN_CUDA=OFF    nobody looks
+#   ENTRAIN_CUDA=AUTO   the targets cuda and tests build the cuda device if nvcc and cuDNN are found
+#   ENTRAIN_CUDA=ON     missing parts are an error
+#   ENTRAIN_CUDA=OFF    does not search
 #
-# EN_HAVE_CUDA_HEADERS: the headers are here, EN_CUDA_INCLUDE_DIRS has them (enough for tests/fake_gpu).
-# EN_HAVE_CUDA: so are a working nvcc and the libraries: plugins/device_cuda.so can be built.
+# EN_HAVE_CUDA_HEADERS: the headers are in EN_CUDA_INCLUDE_DIRS (enough for tests/fake_gpu).
+# EN_HAVE_CUDA: a working nvcc and the libraries were found too: plugins/device_cuda.so can be built.
 #
-# For one GPU only, which is five times as fast to compile: -DCMAKE_CUDA_ARCHITECTURES=90-real
+# To compile for one GPU only, five times as fast: -DCMAKE_CUDA_ARCHITECTURES=90-real
 set(ENTRAIN_CUDA AUTO CACHE STRING "the cuda device: AUTO, ON or OFF")
 set_property(CACHE ENTRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT ENTRAIN_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "ENTRAIN_CUDA=${ENTRAIN_CUDA}: write AUTO, ON or OFF")
+  message(FATAL_ERROR "ENTRAIN_CUDA=${ENTRAIN_CUDA}: expected AUTO, ON or OFF")
 endif()
 set(EN_HAVE_CUDA OFF)
-set(EN_NO_CUDA "ENTRAIN_CUDA=OFF, or a build that is for the tests of the rest") # why, for `make cuda`
+set(EN_NO_CUDA "ENTRAIN_CUDA=OFF, or a build for the other tests") # the reason, for `make cuda`
 set(EN_HAVE_CUDA_HEADERS OFF)
 if(ENTRAIN_CUDA STREQUAL OFF)
   return()
@@ -32,7 +32,7 @@ endmacro()
 get_filename_component(en_cudacxx_bin "$ENV{CUDACXX}" DIRECTORY)
 find_program(EN_NVCC nvcc HINTS ${en_cudacxx_bin} ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT EN_NVCC)
-  en_no_cuda("there is no nvcc on PATH or in /usr/local/cuda/bin (set CUDACXX)")
+  en_no_cuda("nvcc was not found on PATH or in /usr/local/cuda/bin (set CUDACXX)")
 endif()
 get_filename_component(en_cuda_bin ${EN_NVCC} DIRECTORY)
 if(NOT CUDAToolkit_ROOT)
@@ -43,11 +43,11 @@ if(NOT CUDAToolkit_FOUND)
   en_no_cuda("the CUDA toolkit around ${EN_NVCC} is not complete, or older than 12.0")
 endif()
 if(NOT TARGET CUDA::cudart_static OR NOT TARGET CUDA::cublasLt)
-  en_no_cuda("the CUDA toolkit around ${EN_NVCC} has no cudart_static or no cuBLASLt (package libcublas-dev-13-0, say)")
+  en_no_cuda("the CUDA toolkit around ${EN_NVCC} has no cudart_static or no cuBLASLt (for example package libcublas-dev-13-0)")
 endif()
 
-# cuDNN and NCCL come with the toolkit, from a package of their own, or in a Python wheel, which has no libcudnn.so
-# without a number. NCCL is loaded when it is first needed, so that only its header matters here.
+# cuDNN and NCCL come with the toolkit, in their own packages, or in a Python wheel, which has only a libcudnn.so with
+# a version number. NCCL is loaded when first needed, so only its header matters here.
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${CUDAToolkit_LIBRARY_DIR}
   PATH_SUFFIXES lib lib64)
@@ -65,13 +65,13 @@ set(EN_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR} ${NCCL
 list(REMOVE_DUPLICATES EN_CUDA_INCLUDE_DIRS)
 set(EN_HAVE_CUDA_HEADERS ON)
 
-# What these builds look for is not in kernels, and their flags are not nvcc's.
+# These builds do not check kernels, and their flags are not nvcc's.
 if(ENTRAIN_CUDA STREQUAL AUTO AND (EN_SANITIZE OR EN_FUZZ))
   return()
 endif()
 
-# Turing to Hopper, and PTX from which newer ones are compiled when the library is first loaded. CMake's own words
-# for this (all, native) are wrong for a toolkit that is newer than CMake.
+# Turing to Hopper, and PTX, which is compiled for newer GPUs when the library is first loaded. CMake's own values
+# (all, native) are wrong for a toolkit newer than CMake.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90 CACHE STRING "GPUs to compile for")
 endif()
@@ -83,7 +83,7 @@ if(CMAKE_C_COMPILER_LAUNCHER AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
 endif()
 if(ENTRAIN_CUDA STREQUAL AUTO)
   include(CheckLanguage)
-  check_language(CUDA) # an nvcc that does not like this gcc is no reason to refuse the rest
+  check_language(CUDA) # an nvcc that rejects this gcc must not fail the rest
   if(NOT CMAKE_CUDA_COMPILER)
     en_no_cuda("${EN_NVCC} does not compile with this compiler; ENTRAIN_CUDA=ON shows why")
   endif()

@@ -1,16 +1,16 @@
-# Entrain.cmake: what a leaf CMakeLists.txt is made of, so that it stays at three to eight lines.
+# Entrain.cmake: functions that keep the CMakeLists.txt of each folder at three to eight lines.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
-pkg_check_modules(CURL IMPORTED_TARGET libcurl) # buckets (remote/); without these two there is no program `transfer`
+pkg_check_modules(CURL IMPORTED_TARGET libcurl) # object storage (remote/); `transfer` needs these two
 pkg_check_modules(EXPAT IMPORTED_TARGET expat)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 
-# msgpack-c: Debian 13 renamed the library, and its pkg-config file there gives no folder for headers: look by hand.
+# msgpack-c: Debian 13 renamed the library, and its pkg-config file lacks the folder of headers: search directly.
 find_path(MSGPACK_INCLUDE_DIR msgpack.h)
 find_library(MSGPACK_LIBRARY NAMES msgpackc msgpack-c)
 if(NOT MSGPACK_INCLUDE_DIR OR NOT MSGPACK_LIBRARY)
@@ -21,8 +21,8 @@ target_include_directories(en_msgpack SYSTEM INTERFACE ${MSGPACK_INCLUDE_DIR})
 target_link_libraries(en_msgpack INTERFACE ${MSGPACK_LIBRARY})
 
 add_library(en_flags INTERFACE)
-# -ffp-contract=off: a fused multiply-add would round once where the other rank rounds twice, and
-# "byte for byte" would end there. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).
+# -ffp-contract=off: a fused multiply-add would round once where another rank rounds twice, and results would no
+# longer be equal byte for byte. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).
 set(EN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wpointer-arith -Wno-missing-field-initializers)
 set(EN_ARITHMETIC -ffp-contract=off -fno-trapping-math -fno-math-errno)
 target_compile_options(en_flags INTERFACE
@@ -38,10 +38,10 @@ if(EN_SANITIZE)
   add_link_options(-fsanitize=${EN_SANITIZE})
 endif()
 if(EN_TRACE_CALLS)
-  add_compile_options("$<$<COMPILE_LANGUAGE:C>:-O0;-g1;-finstrument-functions>") # every function is one, and says so
+  add_compile_options("$<$<COMPILE_LANGUAGE:C>:-O0;-g1;-finstrument-functions>") # no inlining, and hooks in every function
 endif()
 if(EN_FUZZ)
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>) # the libraries report what they reach, else a fuzzer is blind
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>) # the libraries report coverage to the fuzzer
 endif()
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
 
@@ -58,7 +58,7 @@ function(en_library name)
   target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})
 endfunction()
 
-# en_embed(report page.css): the texts in en_report, each as `const char eni_page_css[]` with a 0 behind it.
+# en_embed(report page.css): the files as texts in en_report, each a 0-terminated `const char eni_page_css[]`.
 function(en_embed name)
   foreach(text ${ARGN})
     string(MAKE_C_IDENTIFIER "eni_${text}" array)
@@ -70,7 +70,7 @@ function(en_embed name)
   endforeach()
 endfunction()
 
-# The version that programs tell and ranks compare (core/version.h).
+# The version that programs print and ranks compare (core/version.h).
 set(EN_VERSION_FILE ${CMAKE_BINARY_DIR}/version.c)
 add_custom_target(en_version BYPRODUCTS ${EN_VERSION_FILE}
   COMMAND ${CMAKE_COMMAND} -D SOURCE=${CMAKE_SOURCE_DIR} -D BASE=${PROJECT_VERSION} -D OUT=${EN_VERSION_FILE}
@@ -86,7 +86,7 @@ function(en_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-# en_plugin(ring SOURCES ring.c): a strategy or device as a .so in the build folder's plugins/; it links to nothing of ours.
+# en_plugin(ring SOURCES ring.c): a strategy or device as a .so in the build folder's plugins/; it links to none of our libraries.
 function(en_plugin name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} MODULE ${A_SOURCES})
@@ -94,25 +94,24 @@ function(en_plugin name)
   set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
 endfunction()
 
-# ctest shares out three slots a core (tools/test.sh). What computes takes 3, what waits for others 1. A folder sets
-# EN_SLOTS for its tests.
+# ctest has three slots per core (tools/test.sh). A test that computes takes 3, one that waits for others 1. A folder
+# sets EN_SLOTS for its tests.
 set(EN_SLOTS 2)
 function(en_slots slots)
   set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${slots})
 endfunction()
 
-# Tests. Those of a folder are one executable, build/test/test_FOLDER, which runs the test whose name comes first:
-# `build/test/test_core core_rng`. Each is a test of ctest's.
+# Tests. A folder's tests are one executable, build/test/test_FOLDER, which runs the test named by its first argument:
+# `build/test/test_core core_rng`. Each is a separate test in ctest.
 #
-# en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10 ARGS ..): a program of cmocka's in test_rng.c. Its
-# main() is given another name, and the executable's is made here. What it needs to compile (SOURCES, DEPS), the others of its
-# folder get too.
-#   ALONE       an executable of its own, test_core_rng: with a malloc, flags or libraries that the others must not have
-#   OF NAME     no program: the test NAME once more, with other ARGS or in another ENV
+# en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10 ARGS ..): a cmocka program in test_rng.c. Its
+# main() is renamed, and the executable's is generated here. Its SOURCES and DEPS apply to the other tests of its folder too.
+#   ALONE       a separate executable, test_core_rng: with a malloc, flags or libraries that the others must not have
+#   OF NAME     no program: runs the test NAME again, with other ARGS or in another ENV
 function(en_test name)
   cmake_parse_arguments(A "ALONE" "TIMEOUT;OF" "SOURCES;DEPS;LABELS;ARGS;ENV" ${ARGN})
   if(NOT A_TIMEOUT)
-    set(A_TIMEOUT 120) # for what hangs; a test takes a second, but not on a machine that others use
+    set(A_TIMEOUT 120) # for hangs; a test takes a second, but longer on a busy machine
   endif()
   if(EN_SANITIZE OR CMAKE_CROSSCOMPILING) # emulated
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 6")
@@ -162,7 +161,7 @@ function(en_test_program program)
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
 endfunction()
 
-# The main() of `source` becomes NAME_main(), which the folder's executable calls.
+# Renames the main() of `source` to NAME_main(), which the folder's executable calls.
 function(en_test_main name source)
   file(STRINGS ${source} main REGEX "^int main\\(")
   if(main MATCHES "\\(void\\)")
@@ -185,7 +184,7 @@ function(en_test_main name source)
     "    if (strcmp(name, \"${name}\") == 0) return ${name}_main(${gets});\n")
 endfunction()
 
-# tests.h and tests.c of this folder, once all of its tests are known.
+# Generates tests.h and tests.c of this folder, once all of its tests are known.
 function(en_test_driver)
   get_property(EN_DECLARED DIRECTORY PROPERTY EN_TESTS_DECLARED)
   get_property(EN_CALLED DIRECTORY PROPERTY EN_TESTS_CALLED)
@@ -204,9 +203,14 @@ function(en_targets_below folder found_out)
   set(${found_out} ${found} PARENT_SCOPE)
 endfunction()
 
-# en_group(benches bench): a target that builds whatever the folder bench has.
+# en_group(units tests WITHOUT tests/system): a target that builds all targets of the folder tests except those of tests/system.
 function(en_group name folder)
+  cmake_parse_arguments(A "" "WITHOUT" "" ${ARGN})
   en_targets_below(${CMAKE_SOURCE_DIR}/${folder} found)
+  if(A_WITHOUT)
+    en_targets_below(${CMAKE_SOURCE_DIR}/${A_WITHOUT} left_out)
+    list(REMOVE_ITEM found ${left_out})
+  endif()
   add_custom_target(${name})
   add_dependencies(${name} ${found})
 endfunction()

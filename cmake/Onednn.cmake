@@ -1,8 +1,8 @@
-# Onednn.cmake: is a oneDNN here that ops/cpu speaks to? EN_NO_CPU: why there is no device `cpu`, or empty.
+# Onednn.cmake: finds a oneDNN that ops/cpu supports. EN_NO_CPU: why the device `cpu` is not built, or empty.
 #
-#   EN_ONEDNN=AUTO   the device is built where oneDNN 2 or 3 and gcc's OpenMP are found
-#   EN_ONEDNN=ON     what is missing is an error
-#   EN_ONEDNN=OFF    nobody looks
+#   EN_ONEDNN=AUTO   the device is built if oneDNN 2 or 3 and gcc's OpenMP are found
+#   EN_ONEDNN=ON     missing parts are an error
+#   EN_ONEDNN=OFF    does not search
 set(EN_ONEDNN AUTO CACHE STRING "the cpu device on oneDNN: AUTO, ON or OFF")
 set(EN_NO_CPU "it was configured with EN_ONEDNN=OFF")
 if(EN_ONEDNN STREQUAL OFF)
@@ -18,7 +18,7 @@ macro(en_no_cpu why)
   return()
 endmacro()
 
-# Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
+# Debian's dnnl-config.cmake requires OpenCL headers that libdnnl-dev does not include, so search directly.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl_version.h)
 find_library(DNNL_LIBRARY NAMES dnnl)
 if(NOT DNNL_INCLUDE_DIR OR NOT DNNL_LIBRARY)
@@ -29,8 +29,8 @@ string(REGEX REPLACE "[^0-9]*([0-9]+)[^0-9]*([0-9]*).*" "\\1.\\2" DNNL_VERSION "
 if(NOT DNNL_VERSION MATCHES "^[23]\\.")
   en_no_cpu("oneDNN ${DNNL_VERSION} was found, and 2 and 3 are known")
 endif()
-# OpenMP must be the one that oneDNN loads, gcc's: a second one in the process (clang's) would have threads of its own,
-# and settings that oneDNN does not see.
+# OpenMP must be the one that oneDNN loads, gcc's: a second one in the process (clang's) would have separate threads and
+# settings that oneDNN does not see.
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   find_package(OpenMP COMPONENTS C)
 endif()

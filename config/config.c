@@ -29,6 +29,8 @@ en_status eni_config_init(eni_program program, eni_config *config_out)
 {
     eni_config config = {.program = program};
     for (int k = 0; k < eni_key_count; k++) {
+        if (eni_key_find_for(program, eni_keys[k].name, strlen(eni_keys[k].name)) != k)
+            continue; /* another program's */
         en_status st = set_default(&config, k);
         if (st != EN_OK) {
             eni_config_fini(&config);
@@ -80,8 +82,14 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
-    int k = eni_key_find_for(config->program, key, strlen(key));
-    if (k < 0) return eni_config_refuse("%s: unknown key \"%s\"; see --help", place, key);
+    const int k = eni_key_find_for(config->program, key, strlen(key));
+    if (k < 0 || !eni_key_applies(&eni_keys[k], config->program)) {
+        const char *nearest = eni_key_nearest(config->program, key);
+        return eni_config_refuse("%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
+                                 eni_program_name(config->program), key,
+                                 nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
+                                 eni_program_name(config->program));
+    }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
 }
@@ -177,9 +185,18 @@ static en_status resolve_optimizer(eni_config *config)
     return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
 }
 
+/* A network in virtual time has the defaults of `entrain run`. */
+static void default_as_run(eni_config *config)
+{
+    if (!eni_config_is_given(config, "steps")) config->steps = 0;
+    if (!eni_config_is_given(config, "momentum") && strcmp(config->optimizer, "sgd") == 0)
+        config->momentum = 0.5;
+}
+
 /* Defaults that follow from other keys. */
 static en_status resolve_defaults(eni_config *config)
 {
+    if (config->program == ENI_SIM && eni_config_is_given(config, "model")) default_as_run(config);
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
     if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
         config->eval_points = CURVE_POINTS; /* the time to target comes from a curve */

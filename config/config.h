@@ -189,7 +189,7 @@ typedef struct eni_config {
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
     int64_t storms;  /* seeds of --storm */
     int64_t elements, bucket_cap, events;
-    double step_ms, sigma, latency_us, rate_mb;
+    char *compute; /* run/law.h, FILE or from:OUT */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */

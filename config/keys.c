@@ -8,6 +8,7 @@
 #include "core/options.h"
 #include "run/device_list.h"
 #include "run/rank_groups.h"
+#include "run/law.h"
 #include "run/units.h"
 
 /* ---- checks of texts: eni_key_check ------------------------------------------------------------------- */
@@ -118,6 +119,12 @@ static const char *check_bn_stats(const char *text)
     uint64_t n;
     if (eni_bn_stats_parse(text, &is_mean, &n)) return NULL;
     return "rank0, mean, or recompute:N with N training samples";
+}
+
+/* A path, and what a run has left, are read later. */
+static const char *check_compute(const char *text)
+{
+    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
 }
 
 static const char *check_net(const char *text)
@@ -258,12 +265,12 @@ const eni_key eni_keys[] = {
     TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
-    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH | FIRST, NULL,
+    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E | V, MATCH | FIRST, NULL,
          "the network: a name of `entrain models`"),
-    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E, MATCH | FIRST,
+    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E | V, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
          "a name of `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files of MNIST or CIFAR"),
-    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
+    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | V | D, 0,
          "where the package installs it",
          "the folder that holds the named data set on this host"),
     TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, STUDY, "the service's own",
@@ -272,35 +279,35 @@ const eni_key eni_keys[] = {
          "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to object storage; none: anonymous access"),
     BOOL("clear-cache", NULL, clear_cache, "off", D, 0, NULL,
          "remove local copies of object storage, except those being downloaded"),
-    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH, NULL,
+    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN | V, MATCH | FIRST, NULL,
          "sgd, adam or adamw, with PyTorch's formulas"),
     REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN | V, MATCH | FIRST, "0.01; 0.001 for adam, adamw",
          "the learning rate"),
-    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH, NULL,
+    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH | FIRST, NULL,
          "momentum of sgd"),
-    BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH, NULL,
+    BOOL("nesterov", NULL, nesterov, "off", TRAIN | V, MATCH, NULL,
          "Nesterov's momentum"),
     REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH, "0; 0.01 for adamw",
          "times the weights, added to the gradient; adamw: times rate and weights, subtracted from the weights"),
-    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN, MATCH, NULL,
+    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN | V, MATCH, NULL,
            "the tensors that --weight-decay applies to; weights: all except biases and norms (one dimension)"),
-    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH, NULL,
+    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN | V, MATCH, NULL,
          "adam, adamw: decay of the mean gradient"),
-    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN, MATCH, NULL,
+    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN | V, MATCH, NULL,
          "adam, adamw: decay of the mean squared gradient"),
-    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
+    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
          "adam, adamw: added to the root of the mean square"),
-    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN, MATCH, NULL,
+    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN | V, MATCH, NULL,
            "the rate as a function of the samples applied; cosine, linear: to 0 at the run's end"),
-    AMOUNT("lr-warmup", lr_warmup, TRAIN, MATCH, NULL,
+    AMOUNT("lr-warmup", lr_warmup, TRAIN | V, MATCH, NULL,
            "global samples over which the rate rises linearly from 0"),
-    AMOUNT("lr-step", lr_step, TRAIN, MATCH, NULL,
+    AMOUNT("lr-step", lr_step, TRAIN | V, MATCH, NULL,
            "with --lr-schedule=step: global samples between two steps"),
-    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN, MATCH, "none",
+    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN | V, MATCH, "none",
          "with --lr-schedule=multistep: global samples of each step, as 60epochs,80epochs (in an arm separated by +)"),
-    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
+    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
          "with --lr-schedule=step, multistep: factor of the rate"),
-    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH, NULL,
+    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN | V, MATCH, NULL,
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
@@ -309,9 +316,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "amount and order"
-    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN, MATCH | FIRST, NULL,
+    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN | V, MATCH | FIRST, NULL,
         "samples per worker and step"),
-    INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN, 0,
+    INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN | V, 0,
         "--batch-size x workers",
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
@@ -321,37 +328,37 @@ const eni_key eni_keys[] = {
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
     TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
         "running statistics that are evaluated and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
-    INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
+    INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
     INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN | V, MATCH | FIRST, "no limit",
         "steps of all workers; the first limit reached ends the run"),
-    INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
+    INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN | V, MATCH, "no limit",
         "samples over all workers"),
-    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W, MATCH, "5000, or a tenth, in compare; else 0",
+    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W | V, MATCH, "5000, or a tenth, in compare; else 0",
         "this many of the last training samples are held out, for curves and the time to target"),
-    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN, MATCH,
+    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | V, MATCH,
         "all",
         "use only this many of the first training samples"),
-    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E, MATCH,
+    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E | V, MATCH,
         "all",
         "use only this many of the first test samples"),
-    BOOL("shuffle", NULL, shuffle, "on", TRAIN, MATCH, NULL,
+    BOOL("shuffle", NULL, shuffle, "on", TRAIN | V, MATCH, NULL,
          "a new order every epoch; --no-shuffle keeps the file's"),
-    BOOL("reshuffle", NULL, reshuffle, "on", TRAIN, MATCH, NULL,
+    BOOL("reshuffle", NULL, reshuffle, "on", TRAIN | V, MATCH, NULL,
          "a new order in each epoch; --no-reshuffle: the first epoch's order in all"),
-    BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
+    BOOL("drop-last", NULL, drop_last, "off", TRAIN | V, MATCH, NULL,
          "skip samples that do not fill a global batch; off: the last step of an epoch is smaller"),
-    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E, MATCH, "as they are",
+    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E | V, MATCH, "as they are",
         "scale images to N x N pixels, as Pillow's bilinear filter does, for training and tests"),
-    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E, MATCH, NULL,
+    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E | V, MATCH, NULL,
          "training images: PAD (0) black pixels around, a random crop of SIDE x SIDE, half of them mirrored"),
-    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E, MATCH, NULL,
+    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E | V, MATCH, NULL,
          "test images too, each the same way every time; off: cropped at the centre"),
-    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E, MATCH, "those of the data set",
+    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E | V, MATCH, "those of the data set",
          "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
     INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
         "threads per worker that prepare batches, which do not depend on N; at most two batches ahead if claimed"),
-    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH,
+    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS | V, MATCH,
            "fixed if synchronous, else claim",
            "assignment of micro-batches: claimed by the next free rank, or fixed by rank"),
 
@@ -363,7 +370,7 @@ const eni_key eni_keys[] = {
          "replace the run or study in --out, finished or not"),
     TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
-    AMOUNT("checkpoint-every", checkpoint_every, R | W, 0, "never",
+    AMOUNT("checkpoint-every", checkpoint_every, R | W, FIRST, "never",
            "global samples between two checkpoints"),
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, CALL | STUDY, "from the start",
          "resume from a checkpoint; auto: the newest of --out, if there is one; compare: do the missing runs"),
@@ -377,9 +384,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "compute and transport"
-    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host; eval, predict: 1",
+    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E | V, 0, "cores / workers of this host; eval, predict: 1",
         "compute threads per worker or process"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | K, FIRST, NULL,
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | V | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, chosen by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
     CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
@@ -410,16 +417,18 @@ const eni_key eni_keys[] = {
            "the order of additions in solo and ps-sync: ring gives the bytes of a TCP ring"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory between ranks on one host, or always TCP"),
-    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN, MATCH, NULL,
+    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN | V, MATCH, NULL,
          "size of gradient buckets in MiB"),
     BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
          "send buckets while backward still runs"),
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
         "workers; run, compare and check start them on this host; join adds this many"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 30000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; the result does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -490,7 +499,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down, by seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
          "emulates a slower network, as rate:200MB,delay:50us or rate:1Gbit"),
@@ -533,15 +542,14 @@ const eni_key eni_keys[] = {
 #define GROUP "virtual time"
     INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
-    REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "duration of one gradient"),
+    TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
+         "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
+         "shifted-exp:10ms,6ms (at least); by ranks as 0-3=exp:10ms;4=fixed:40ms; FILE with a time in seconds for "
+         "each rank; or from:OUT, as a finished run's steps were"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
          "when a rank leaves, after its step; may be repeated"),
-    REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of a gradient's duration: sigma of a lognormal"),
-    REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "latency of a message; a delay of --net overrides it"),
-    REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,
-         "per second over a link, 0: unlimited; a rate of --net overrides it"),
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
          "faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
@@ -555,14 +563,14 @@ const eni_key eni_keys[] = {
          "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "steps between two lines of progress, 0: none"),
-    AMOUNT("eval-every", eval_every, TRAIN, MATCH, "see --eval-points",
+    AMOUNT("eval-every", eval_every, TRAIN | V, MATCH, "see --eval-points",
            "global samples between two snapshots, for a curve evaluated after training"),
     BOOL("eval-first", NULL, eval_first, "off", R | C | W, MATCH, "off; with a target the curve begins there anyway",
          "start the curve with the initial weights"),
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
         "48 with a target; else 0: the end only",
         "without --eval-every: number of points over the run"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare, the folder's in report, else none",
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
          "report the time to this accuracy: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
@@ -650,10 +658,12 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
-    [ENI_SIM] =
-        {"entrain sim", "[FLAG ..]",
-         "Runs a strategy in virtual time on a noisy quadratic problem, without processes, data or files.", 0,
-         0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
+    [ENI_SIM] = {"entrain sim", "[FLAG ..]",
+                 "Runs a strategy in virtual time on a noisy quadratic problem, or on a network (--model), "
+                 "in one process.",
+                 0, 0,
+                 "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
+                 "net=rate:1000MB,delay:50us"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
     [ENI_JOIN] = {"entrain join", "RUN [-n N]",

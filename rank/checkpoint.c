@@ -26,7 +26,7 @@
 #include "runtime/control/control.h"
 
 enum { TENSOR_NAME = ENI_CHECKPOINT_NAME + EN_MAX_TENSOR_NAME + 2 };
-#define VECTORS_MAX 4096 /* flat vectors that a file may hold: more is no checkpoint of ours */
+#define VECTORS_MAX 4096 /* flat vectors of a file, at most */
 
 void eni_checkpoint_fini(eni_checkpoint *c)
 {
@@ -82,7 +82,7 @@ enum { HISTORY_MAX = 1000, STATE_MAX = 1 << 20 };
 
 /* ---- the facts, as JSON text --------------------------------------------------------------------------- */
 
-/* What is a text or a whole number in the JSON, and where it is in memory. */
+/* A text or a whole number in the JSON, and its location in memory. */
 typedef struct field {
     const char *key;
     size_t at, text; /* bytes of a text; 0: 64 bits that are not negative */
@@ -175,9 +175,9 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
     return text;
 }
 
-/* ---- the facts, back: everything is checked, whoever wrote it ------------------------------------------ */
+/* ---- reading the facts: nothing is trusted ------------------------------------------------------------- */
 
-/* Says what is wrong with the file, and returns `st`. */
+/* Describes what is wrong with the file, and returns `st`. */
 static __attribute__((format(printf, 3, 4))) en_status wrong(char why_out[ENI_ST_WHY], en_status st,
                                                              const char *fmt, ...)
 {
@@ -228,7 +228,7 @@ static void take_past(eni_json *in, const json_t *entry, void *into)
     if (path != NULL && (*(char **)into = eni_strdup(path)) == NULL) in->status = EN_ENOMEM;
 }
 
-/* The `n` whole numbers from place `first` on, with which the list ends. */
+/* The list's `n` whole numbers from index `first` on, which must be its last. */
 static bool read_wholes(const json_t *list, size_t first, size_t n, uint64_t *values_out)
 {
     bool is_read = json_array_size(list) == first + n;
@@ -248,7 +248,7 @@ static void take_span(eni_json *in, const json_t *entry, void *into)
     *(eni_saved_span *)into = (eni_saved_span){v[0], v[1], v[2], v[3], v[4]};
 }
 
-/* A rank without fp16 has none. */
+/* Absent without fp16. */
 static void take_scale(eni_json *in, const json_t *list, eni_scale_facts *scale)
 {
     int exponent;
@@ -289,21 +289,21 @@ static void take_lists(eni_json *in, const json_t *o, const en_schema *schema, e
     for (size_t i = 0; i < c->nspans; end = c->spans[i++].hi) {
         const eni_saved_span *s = &c->spans[i];
         if (s->lo < end || s->hi <= s->lo || s->hi > schema->count)
-            eni_json_fail(in, "spans[%zu], %llu to %llu, is out of order or beyond the %llu of the model", i,
-                          (unsigned long long)s->lo, (unsigned long long)s->hi,
+            eni_json_fail(in, "spans[%zu], %llu to %llu, is out of order or beyond the model's %llu elements",
+                          i, (unsigned long long)s->lo, (unsigned long long)s->hi,
                           (unsigned long long)schema->count);
     }
     for (size_t i = 0; i < c->nvectors || i == 0; i++)
         if (i == c->nvectors || (i == 0) != (c->vectors[i].name[0] == 0))
-            eni_json_fail(in, "vectors should be the weights, without a name, and others, which have one");
+            eni_json_fail(in, "vectors should begin with the weights, without a name, and name all others");
 }
 
-/* Said before its sizes are looked at, which would be told as damage. */
+/* Checked before the sizes, whose mismatch would be reported as damage. */
 static void check_model(eni_json *in, const eni_checkpoint *c, const en_schema *schema)
 {
     const char *model = eni_checkpoint_fact(c, "model");
     if (in->status != EN_OK || model == NULL || strcmp(model, schema->spec) == 0) return;
-    eni_json_fail(in, "it is of --model=%s, and this run has %s", model, schema->network->name);
+    eni_json_fail(in, "it is of --model=%s, but this run has %s", model, schema->network->name);
     in->status = EN_EMISMATCH;
 }
 
@@ -311,7 +311,7 @@ static void take_all(eni_json *in, const json_t *o, const en_schema *schema, eni
 {
     const uint64_t format = eni_json_need_whole(in, o, "format");
     if (in->status == EN_OK && format != ENI_CHECKPOINT_FORMAT) {
-        eni_json_fail(in, "it has format %llu, and this build reads %d", (unsigned long long)format,
+        eni_json_fail(in, "it has format %llu, but this build reads format %d", (unsigned long long)format,
                       ENI_CHECKPOINT_FORMAT);
         in->status = EN_EVERSION;
     }
@@ -348,7 +348,7 @@ static void tensor_name(const char *vector, const char *tensor, char name_out[TE
     snprintf(name_out, TENSOR_NAME, "%s%s%s", vector, vector[0] != 0 ? "/" : "", tensor);
 }
 
-/* The strategy's bytes of a rank, and the vector of the running statistics that it has of its own. */
+/* "rank.R/state": the strategy's bytes of a rank, and the prefix of the rank's own running statistics. */
 static void state_name(uint64_t rank, char name_out[ENI_CHECKPOINT_NAME])
 {
     snprintf(name_out, ENI_CHECKPOINT_NAME, "rank.%llu/state", (unsigned long long)rank);
@@ -399,7 +399,7 @@ static en_status add_buffers(table *t, const en_schema *schema, const eni_checkp
     return EN_OK;
 }
 
-/* Bytes come last, so that every float lies on four. */
+/* Bytes come last, so that every float is aligned to four. */
 static void add_states(table *t, const eni_checkpoint *c)
 {
     for (uint32_t r = 0; r < c->nranks; r++) {
@@ -448,7 +448,7 @@ en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const
     return st;
 }
 
-/* ---- back ---------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static en_status read_vector(const eni_st_file *file, const en_schema *schema, eni_saved_vector *vector,
                              float *state, char *why_out)
@@ -477,14 +477,15 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
     state_name(r, name);
     const eni_st_tensor *found = eni_st_find(file, name);
     if (found == NULL || found->dtype != ENI_ST_U8 || found->count != rank->state_bytes)
-        return wrong(why_out, EN_EFORMAT, "the state of rank %u is not there as its facts say", r);
+        return wrong(why_out, EN_EFORMAT,
+                     "the state of rank %u is missing, or its size differs from its facts", r);
     rank->state = eni_alloc(rank->state_bytes);
     if (rank->state == NULL) return EN_ENOMEM;
     memcpy(rank->state, found->data, rank->state_bytes);
     return EN_OK;
 }
 
-/* Those of each rank, of which the file has all or none. */
+/* The running statistics of each rank: the file has all or none. */
 static en_status read_buffers(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c,
                               char *why_out)
 {
@@ -495,7 +496,7 @@ static en_status read_buffers(const eni_st_file *file, const en_schema *schema, 
     if (eni_st_find(file, name) == NULL) return EN_OK;
     if (c->world > file->ntensors || c->accumulate > file->ntensors ||
         c->world * c->accumulate > file->ntensors)
-        return wrong(why_out, EN_EFORMAT, "it has not the running statistics of %llu x %llu ranks",
+        return wrong(why_out, EN_EFORMAT, "it lacks the running statistics of %llu x %llu ranks",
                      (unsigned long long)c->world, (unsigned long long)c->accumulate);
     c->nstates = c->world * c->accumulate;
     c->states = eni_alloc_array(c->nstates * schema->nstate, sizeof *c->states);
@@ -507,7 +508,7 @@ static en_status read_buffers(const eni_st_file *file, const en_schema *schema, 
         tensor_name(vector, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || !eni_weights_fits(found, want))
-            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s as %s has it", name,
+            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s that fits %s", name,
                          schema->network->name);
         memcpy(c->states + r * schema->nstate + want->offset, found->data, eni_st_bytes(found));
     }
@@ -532,7 +533,7 @@ static en_status take_file(const eni_st_file *file, const en_schema *schema, eni
         EN_TRY(read_state(file, r, &c->ranks[r], why_out));
     }
     if (tensors == file->ntensors) return EN_OK;
-    return wrong(why_out, EN_EMISMATCH, "it has %u tensors, where %s would have %llu", file->ntensors,
+    return wrong(why_out, EN_EMISMATCH, "it has %u tensors, but %s would have %llu", file->ntensors,
                  schema->network->name, (unsigned long long)tensors);
 }
 
@@ -543,7 +544,7 @@ en_status eni_checkpoint_parse(const char *name, const void *data, size_t bytes,
     eni_st_file file;
     eni_checkpoint c = {0};
     EN_TRY(eni_st_check_seal(data, bytes, digest, why_out));
-    snprintf(why_out, ENI_ST_WHY, "it is sealed, but is no safetensors file that is read here");
+    snprintf(why_out, ENI_ST_WHY, "it is sealed, but not a safetensors file that this build reads");
     EN_TRY(eni_st_parse(name, data, bytes, &file));
     en_status st = take_file(&file, schema, &c, why_out);
     eni_st_close(&file);
@@ -592,7 +593,7 @@ static bool has_mirror(const char *dir)
     return is_held;
 }
 
-/* A bucket that takes them more slowly than they are written would fill the disk. `room` has LISTED places. */
+/* Uploads slower than the writes would fill the disk. `room` has LISTED elements. */
 static void bound_retired(const char *dir, uint64_t *room)
 {
     char path[1024 + sizeof ENI_RETIRED];
@@ -605,9 +606,9 @@ static void bound_retired(const char *dir, uint64_t *room)
         if (!is_going_up && unlink(path) == 0) {
             left--;
             eni_warn("save",
-                     "the checkpoint of sample %llu is removed and does not go to the bucket, which takes "
-                     "them more slowly than they are written: %d newer ones wait; a larger "
-                     "--checkpoint-every writes fewer",
+                     "the checkpoint of sample %llu is removed without an upload: object storage takes them "
+                     "more slowly than they are written, and %d newer ones wait; use a larger "
+                     "--checkpoint-every",
                      (unsigned long long)room[i], RETIRED_MAX);
         }
         if (fd >= 0) close(fd);

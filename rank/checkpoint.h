@@ -1,4 +1,4 @@
-/* checkpoint.h - one moment of a run as one file: what is in it, how it is written, how it is read.
+/* checkpoint.h - one moment of a run as one file: its contents, writing and reading.
  *
  *     DIR/checkpoint-000000012800.safetensors          the number: global samples applied
  *
@@ -12,12 +12,12 @@
  *     rank.1/state                                     the strategy's state struct of that rank (U8)
  *     __metadata__: digest, format, entrain            sealed (safetensors.h); the run's facts as JSON text
  *
- * Canonical: nothing in it depends on buckets, shards or servers. So another number of them can go on from
- * it, and another number of workers too, where no rank has state of its own. docs/checkpoints.md says who may
- * resume what.
+ * Canonical: nothing in it depends on buckets, shards or servers. So a run with another number of them can
+ * resume it, and one with another number of workers too, unless ranks have state of their own.
+ * docs/checkpoints.md has the rules.
  *
- * This file knows no worker: contents in, file out, and back. save.c collects contents, resume.c puts them
- * back. Any thread; blocks on the disk. */
+ * This file knows no worker: contents in, file out, and back. save.c collects contents, resume.c restores
+ * them. Any thread; blocks on the disk. */
 #ifndef RANK_CHECKPOINT_H
 #define RANK_CHECKPOINT_H
 
@@ -37,7 +37,7 @@ typedef struct eni_fact {
     char key[24], value[144];
 } eni_fact;
 
-/* How far one span [lo, hi) of the flat vector has come. */
+/* The progress of one span [lo, hi) of the flat vector. */
 typedef struct eni_saved_span {
     uint64_t lo, hi;
     uint64_t version; /* optimizer steps or touches */
@@ -53,12 +53,12 @@ typedef struct eni_saved_vector {
 
 /* fp16 on a GPU: a rank's loss scale (worker/gpu/scaler.h). */
 typedef struct eni_scale_facts {
-    double scale; /* a power of two; 0: there is none */
+    double scale; /* a power of two; 0: no loss scale */
     uint64_t good, overflows;
     uint64_t samples; /* whose gradients did not count */
 } eni_scale_facts;
 
-/* What one rank has computed; sums over the whole run so far. */
+/* One rank's results; sums over the whole run so far. */
 typedef struct eni_tally {
     uint64_t steps, samples;
     uint64_t last_samples, last_correct; /* of the last epoch */
@@ -72,13 +72,13 @@ typedef struct eni_rank_facts {
     eni_scale_facts scale;
 } eni_rank_facts;
 
-/* Everything of one checkpoint. Zeroed memory is an empty one. */
+/* The contents of one checkpoint. Zeroed memory is an empty one. */
 typedef struct eni_checkpoint {
     /* the position */
     uint64_t samples, step, epoch, micro; /* applied; next step; its epoch; next micro-batch */
     uint64_t plan_samples;                /* the whole run's budget */
 
-    /* what must match, always; and what must where ranks have state of their own */
+    /* must match: always; and where ranks have state of their own */
     eni_fact facts[ENI_CHECKPOINT_FACTS];
     uint32_t nfacts;
     char version[24], strategy[64], options[256], device[16]; /* device: "cuda, fp16" */
@@ -86,8 +86,8 @@ typedef struct eni_checkpoint {
     char order_sha256[ENI_DIGEST_HEX], init_sha256[ENI_DIGEST_HEX];
     char groups[ENI_RANK_GROUPS_TEXT]; /* of the ranks, where the strategy uses them; "" */
 
-    /* what result.json of the resumed run adds to its own */
-    uint64_t updates, dropped; /* dropped: samples that a store threw away */
+    /* added to the resumed run's own figures in result.json */
+    uint64_t updates, dropped; /* dropped: samples that a store dropped */
     int64_t train_ns, eval_ns;
     char **history; /* (nhistory) checkpoints that the run was resumed from, the oldest first */
     size_t nhistory;
@@ -108,43 +108,43 @@ typedef struct eni_checkpoint {
 /* Frees what it holds and zeroes it; safe on zeroed memory. */
 void eni_checkpoint_fini(eni_checkpoint *checkpoint);
 
-/* The value of a fact, NULL if there is none. */
+/* The value of a fact, NULL if absent. */
 const char *eni_checkpoint_fact(const eni_checkpoint *checkpoint, const char *key);
 
-/* The vector of that name, NULL if there is none; and a new one, zeroed, at the end (NULL: out of memory). */
+/* The vector of that name, NULL if absent; and a new one, zeroed, at the end (NULL: out of memory). */
 const eni_saved_vector *eni_checkpoint_find(const eni_checkpoint *checkpoint, const char *name);
 eni_saved_vector *eni_checkpoint_add(eni_checkpoint *checkpoint, const en_schema *schema, const char *name);
 
 /* Writes it under its name into `dir`: temporary file, sync, rename, sync of the folder. Not logged: why_out
- * gets one clause ("cannot write /x/y.tmp: No space left on device"). EN_EIO; EN_ENONFINITE: a checkpoint of
- * a run that has diverged would not be worth resuming; EN_ENOMEM. */
+ * gets one clause ("cannot write /x/y.tmp: No space left on device"). EN_EIO; EN_ENONFINITE: the run has
+ * diverged, so the checkpoint would not be worth resuming; EN_ENOMEM. */
 en_status eni_checkpoint_write(eni_checkpoint *checkpoint, const en_schema *schema, const char *dir,
                                char why_out[ENI_ST_WHY]);
 
-/* Reads a whole one, or nothing. why_out says what is wrong with the file: EN_ENOENT, EN_EIO, EN_EFORMAT
- * (damaged, cut off, no checkpoint), EN_EVERSION (a newer format), EN_EMISMATCH (of another network).
- * Nothing is logged. The caller finis. */
+/* Reads a whole one, or nothing. why_out gets what is wrong with the file: EN_ENOENT, EN_EIO, EN_EFORMAT
+ * (damaged, truncated, not a checkpoint), EN_EVERSION (a newer format), EN_EMISMATCH (of another network).
+ * Nothing is logged. The caller calls eni_checkpoint_fini. */
 en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_checkpoint *checkpoint_out,
                               char why_out[ENI_ST_WHY]);
 
-/* The same from memory; `name` is what why_out calls it. */
+/* The same from memory; `name` stands for the file in why_out. */
 en_status eni_checkpoint_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
                                eni_checkpoint *checkpoint_out, char why_out[ENI_ST_WHY]);
 
-/* The facts as the metadata holds them: JSON, freed with free(); NULL when out of memory. And back:
- * everything is checked, whoever wrote it. */
+/* The facts as the metadata holds them: JSON, freed with free(); NULL when out of memory. And the reverse,
+ * which trusts nothing. */
 char *eni_checkpoint_facts(const eni_checkpoint *checkpoint);
 en_status eni_checkpoint_take_facts(const char *text, const en_schema *schema, eni_checkpoint *checkpoint_out,
                                     char why_out[ENI_ST_WHY]);
 
-/* ---- the folder, whose names core/checkpoint_name.h says ---- */
+/* ---- the folder (names: core/checkpoint_name.h) ---- */
 
-/* Removes what killed writers left (eni_checkpoint_is_left); the number of files. */
+/* Removes the files that killed writers left (eni_checkpoint_is_left); returns their number. */
 int eni_checkpoint_sweep(const char *dir);
 
-/* Removes all but the two newest of those with at most `samples`: call it when that one is durable. Where another process
- * brings them to a bucket (ENI_MIRROR_LOCK), they become NAME.retired.tmp, and it removes them.
- * At most eight of these wait: the oldest that is not going up just then is removed, with a warning. */
+/* Removes all but the two newest of those with at most `samples`: call it when that one is durable. While
+ * another process uploads them (ENI_MIRROR_LOCK), they become NAME.retired.tmp instead, which it removes. At
+ * most eight of these wait: then the oldest that is not just being uploaded is removed, with a warning. */
 void eni_checkpoint_retire(const char *dir, uint64_t samples);
 
 #endif

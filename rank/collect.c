@@ -1,11 +1,11 @@
 /* collect.c - one moment of all ranks, gathered at rank 0 (save.h).
  *
- * Whether the ranks' weights and optimizer slots are equal is not believed but looked at: every rank sends a
- * fingerprint of each of its vectors, and what differs is saved per rank. So a strategy that keeps replicas
- * has one copy in the file, one whose ranks train alone has W, and nobody had to declare which it is.
+ * The ranks' weights and optimizer slots are not assumed equal but compared: every rank sends a fingerprint of
+ * each of its vectors, and differing ones are saved per rank. So a strategy that keeps replicas has one copy in
+ * the file, one whose ranks train alone has W, and neither has to declare it.
  *
- * A vector travels by a round of sendrecvs: in round k everybody sends to the rank k below and receives from
- * the rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps
+ * A vector travels by a round of sendrecvs: in round k every rank sends to the rank k below and receives from
+ * the rank k above, so that rank 0 gets each of the others' once. The other messages are waste that keeps
  * the calls equal on all ranks; checkpoints are rare. */
 #include "rank/save.h"
 
@@ -19,10 +19,10 @@
 #include "runtime/net/pack.h"
 #include "runtime/store/store.h"
 
-/* ---- what the store holds, partition by partition of one moment ---- */
+/* ---- the store's state, partition by partition of one moment ---- */
 
-/* What is behind each partition; once that is noted, EN_EMISMATCH where it is another moment's by now: a store
- * that was restarted in between has forgotten what it kept aside. */
+/* Notes the past of each partition. Later calls: EN_EMISMATCH if a partition has moved on, because a store
+ * that was restarted in between has lost its copy of that moment. */
 static en_status note_partitions(eni_rank *self, eni_checkpoint *c)
 {
     const int shards = eni_client_shards(self->exchange.client);
@@ -77,11 +77,11 @@ static en_status collect_from_store(eni_rank *self, eni_checkpoint *c)
         eni_checkpoint_fini(c);
         st = look_once(self, c);
     }
-    if (st == EN_EMISMATCH) eni_error("save", "psd forgot what it kept aside, %d times", TRIES);
+    if (st == EN_EMISMATCH) eni_error("save", "psd lost its copy for this checkpoint %d times", TRIES);
     return st;
 }
 
-/* What a rank says of itself, and of each bucket: on the wire a summary, then a part for each bucket. */
+/* A rank's report of itself, and of each bucket: on the wire a summary, then a part for each bucket. */
 typedef struct rank_summary {
     eni_rank_facts facts; /* without the state, which `state` has on the wire */
     eni_span state;
@@ -93,9 +93,8 @@ typedef struct part {
     uint64_t lo, hi, steps;
 } part;
 
-#define ANY(record, name) ENI_FIELD(ENI_FIELD_UINT, record, name, 0, UINT64_MAX, #name " is no number")
-#define BITS(record, name)                                                                                   \
-    ENI_FIELD(ENI_FIELD_BYTES, record, name, 0, 0, #name " has not the size that it has here")
+#define ANY(record, name)  ENI_FIELD(ENI_FIELD_UINT, record, name, 0, UINT64_MAX, #name " is not a number")
+#define BITS(record, name) ENI_FIELD(ENI_FIELD_BYTES, record, name, 0, 0, #name " has another size than here")
 
 static const eni_field rank_fields[] = {
     ANY(rank_summary, facts.sum.steps),
@@ -141,8 +140,8 @@ static uint32_t nbuckets(const collection *k)
 
 /* ---- fingerprints ---- */
 
-/* Four lanes of multiply and rotate over 8-byte words: equal vectors have equal prints, different ones
- * differ but for one chance in 2^64. No defence against anybody: all of it is our own memory. */
+/* Four lanes of multiply and rotate over 8-byte words: equal vectors have equal prints, different ones differ
+ * except with probability 2^-64. Not for protection: all of it is our own memory. */
 static uint64_t fingerprint(const float *flat, uint64_t count)
 {
     uint64_t lane[4] = {1, 2, 3, 4}, word;
@@ -166,7 +165,7 @@ static size_t summary_bytes(const collection *k)
            nbuckets(k) * (1 + NBUCKET_FIELDS * NUMBER_BYTES) + k->state_bytes;
 }
 
-/* But for the strategy's state. */
+/* Without the strategy's state. */
 static eni_rank_facts own_facts(const eni_rank *self)
 {
     return (eni_rank_facts){.sum = self->records.stats.sum, .scale = eni_trainer_scale(&self->trainer)};
@@ -205,9 +204,10 @@ static en_status take_summary(collection *k, int rank, const eni_blob *blob)
     if (in.why == NULL && own->state.bytes != k->state_bytes)
         eni_cursor_refuse(&in, "its strategy's state has another size");
     if (!eni_cursor_finish(&in))
-        return eni_fail(EN_EMISMATCH, "save",
-                        "what rank %d says of its state cannot be used: %s; is it another build?", rank,
-                        in.why);
+        return eni_fail(
+            EN_EMISMATCH, "save",
+            "invalid summary of the state of rank %d: %s; check that all ranks run the same build", rank,
+            in.why);
     facts->state_bytes = k->state_bytes;
     if (k->state_bytes == 0) return EN_OK;
     facts->state = eni_alloc(k->state_bytes);
@@ -233,7 +233,7 @@ static en_status exchange_summaries(collection *k)
     return st;
 }
 
-/* Whether the ranks' vectors of that print are not all equal. */
+/* Whether the ranks' vectors of that print differ. */
 static bool differs(const collection *k, int print)
 {
     for (int r = 1; r < k->self->world.nranks; r++)
@@ -276,7 +276,7 @@ static en_status for_each_rank(collection *k, uint32_t slot, const char *name, t
     if (eni_rank_has_leaders(k->self) && k->self->world.nranks > 1)
         return eni_fail(
             EN_EUNSUPPORTED, "save",
-            "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
+            "%s keeps %s in every rank, but its hosts meet only at the servers: it cannot be saved",
             k->self->job.strategy->name, name);
     if (is_first) EN_TRY(take(k, 0, name, eni_rank_flat(k->self, slot)));
     for (int r = 1; r < k->self->world.nranks; r++) {
@@ -294,7 +294,7 @@ static en_status keep_of_rank(collection *k, int rank, const char *name, const f
     return keep(k->self, k->c, full, flat);
 }
 
-/* The rank's own parts of a slot that all ranks make up together. */
+/* Takes the rank's own parts of a slot that all ranks form together. */
 static en_status keep_part(collection *k, int rank, const char *name, const float *flat)
 {
     if (rank == 0) EN_TRY(keep(k->self, k->c, name, flat));
@@ -368,7 +368,7 @@ static en_status find_shared(collection *k)
     return EN_OK;
 }
 
-/* Over what the store said of buckets that it has never been sent: what rank 0 has of them. */
+/* Rank 0's vectors replace the store's answers for buckets that the store has never been sent. */
 static void lay_over(collection *k)
 {
     eni_rank *self = k->self;
@@ -392,8 +392,8 @@ static void lay_over(collection *k)
     }
 }
 
-/* With a store, ranks have something of their own only if their strategy writes the weights itself, and is
- * not saved with the store's already. */
+/* With a store, ranks have something of their own only if their strategy writes the weights itself, and these
+ * are not saved with the store's already. */
 static en_status collect_own(collection *k)
 {
     const bool has_store = eni_rank_has_store(k->self);
@@ -427,7 +427,7 @@ static en_status collect_all(collection *k)
     return collect_own(k);
 }
 
-/* Claimed: the store knows how far it is, and there is nobody else to ask. */
+/* Claimed: the store knows its progress, and no other rank is needed. */
 static en_status collect_claimed(collection *k)
 {
     EN_TRY(collect_from_store(k->self, k->c));
@@ -495,7 +495,7 @@ static void note_position(collection *k)
     c->updates = c->nspans > 0 ? c->spans[0].version : 0;
 }
 
-/* Everything that is no vector. */
+/* Everything but the vectors. */
 static en_status note_facts(collection *k)
 {
     const eni_rank *self = k->self;
@@ -558,19 +558,20 @@ en_status eni_collect_moment(eni_rank *self, uint64_t samples, eni_checkpoint *c
     return st;
 }
 
-/* ---- whether it can be ---- */
+/* ---- obstacles ---- */
 
 const char *eni_collect_obstacle(const eni_rank *self)
 {
-    collection k = {.self = (eni_rank *)(uintptr_t)self}; /* to be asked, not changed */
+    collection k = {.self = (eni_rank *)(uintptr_t)self}; /* only read */
     const bool is_claiming = self->job.is_claiming;
     k.nvectors = eni_host_vectors(self->exchange.host, k.vectors);
     eni_host_state(self->exchange.host, &k.state_bytes);
     if (is_claiming && (k.nvectors > 0 || eni_host_writes_param(self->exchange.host)))
-        return "its ranks keep vectors of their own and are at no common step";
+        return "its ranks keep vectors of their own but share no common step";
     if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
-        return "it keeps vectors in every rank, and its hosts meet at the servers only";
+        return "it keeps vectors in every rank, but its hosts meet only at the servers";
     if (!is_claiming && summary_bytes(&k) > ENI_BLOB_MAX)
-        return "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets";
+        return "its buckets and its state have too many bytes; use a larger --bucket-cap-mb for fewer "
+               "buckets";
     return NULL;
 }

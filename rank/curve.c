@@ -38,7 +38,7 @@ static uint64_t elements(const eni_curve *curve)
     return curve->config.count + curve->config.nstate;
 }
 
-/* What the killed run has kept, up to its checkpoint. */
+/* Whether the killed run kept this copy before its checkpoint. */
 static bool is_of_past(void *user, const eni_copy_note *note)
 {
     const eni_curve_config *config = user;
@@ -131,8 +131,8 @@ void eni_curve_keep(eni_curve *curve)
         curve->is_kept = eni_copies_count(curve->copies) > 0;
     else
         eni_warn("curve",
-                 "cannot write %s: a run that goes on from this checkpoint lacks points of its curve; make "
-                 "room there",
+                 "cannot write %s: a run resumed from this checkpoint will lack points of its curve; free "
+                 "space there",
                  eni_copies_path(curve->copies));
 }
 
@@ -154,7 +154,7 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
     if (e->is_evaluated) return EN_OK;
     const float *flat = eni_copies_read(curve->copies, i, room);
     if (flat == NULL)
-        return eni_fail(EN_EIO, "curve", "cannot read %s: what was written there has changed",
+        return eni_fail(EN_EIO, "curve", "cannot read %s: its contents have changed",
                         eni_copies_path(curve->copies));
     const float *state = curve->config.nstate > 0 ? flat + curve->config.count : NULL;
     EN_TRY(curve->config.evaluate(curve->config.user, flat, state, &e->point.loss, &e->point.accuracy));
@@ -163,7 +163,7 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
     return EN_OK;
 }
 
-/* The initial weights are point 0, and of the grid. */
+/* Evaluates the grid, with the initial weights, which are point 0. */
 static en_status evaluate_grid(eni_curve *curve, float *room)
 {
     const uint32_t first = curve->n > 0 && curve->entries[0].point.samples == 0, k = curve->n - first;
@@ -175,7 +175,7 @@ static en_status evaluate_grid(eni_curve *curve, float *room)
     return EN_OK;
 }
 
-/* Those that are evaluated, as the rule takes them: `evals` and their numbers in `at`, both (n). */
+/* The points to evaluate, as the rule takes them: `evals` and their numbers in `at`, both (n). */
 static size_t list_evaluated(const eni_curve *curve, eni_eval *evals, uint32_t *at)
 {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* exchange.c - opens what carries vectors between ranks, and starts everybody from the same weights. */
+/* exchange.c - opens the transports between ranks, and starts all ranks from the same weights. */
 #include <string.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                    (int64_t)self->records.stats.sum.steps, (int)bucket, bytes);
 }
 
-/* Opens what the members reach each other by, and the group. What all ranks have mapped is not mapped again. */
+/* Opens the members' connections or arenas, and the group. Maps no arena that all ranks have mapped. */
 static en_status open_group(eni_rank *self, eni_rank_group *g, const eni_coll_facts *facts, uint32_t area,
                             int64_t deadline)
 {
@@ -75,15 +75,15 @@ static void close_group(eni_rank_group *g)
     eni_free(g->peers);
 }
 
-/* All buckets of a step may be under way at once; not as collectives where every rank is a client. */
+/* All buckets of a step may be under way at once, except as collectives where every rank is a client. */
 static en_status check_depth(const eni_rank *self)
 {
     const uint32_t flags = self->job.strategy->flags;
     const bool has_collectives = !(flags & EN_STORE_ON_SERVERS) || flags & EN_LEADERS_ARE_CLIENTS;
     if (!has_collectives || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
     return eni_fail(EN_EINVAL, "exchange",
-                    "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: "
-                    "give a larger --bucket-cap-mb",
+                    "--bucket-cap-mb=%g divides the model into %u buckets, but at most %d can be under way: "
+                    "use a larger --bucket-cap-mb",
                     self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
 }
 
@@ -98,8 +98,8 @@ static en_status open_all(eni_rank *self, int64_t deadline)
                                   .naive_in_shm = self->exchange.asked.is_check};
     g->info = *self->info;
     EN_TRY(open_group(self, g, &facts, ENI_AREA_WORLD, deadline));
-    /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs
-     * was said when their vectors were placed */
+    /* logged once, if chosen here and not obvious from the command; the carrier between GPUs was logged when
+     * their vectors were placed */
     const bool is_news =
         facts.asked == ENI_COLL_AUTO && !self->exchange.asked.is_check && self->trainer.carrier == NULL;
     eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG, "exchange", "all-reduce %s: %s",
@@ -107,14 +107,14 @@ static en_status open_all(eni_rank *self, int64_t deadline)
     return EN_OK;
 }
 
-/* Whose ranks are some of all: those of this rank's group, or the first of each group. */
+/* Whether a rank is in a group of only some: in this rank's group, or the first of its group. */
 static bool takes_part(const eni_rank *self, const eni_rank_group *g, int rank)
 {
     const int first = self->groups[rank];
     return g == &self->exchange.leaders ? first == rank : first == self->groups[self->info->rank];
 }
 
-/* The world as if they were all: what mesh.h needs of it. On how many hosts. */
+/* The group as a world of its own, for mesh.h; and its number of hosts. */
 static en_status gather_peers(eni_rank *self, eni_rank_group *g, int *nhosts_out)
 {
     const eni_world_info *all = self->info;
@@ -135,8 +135,8 @@ static en_status gather_peers(eni_rank *self, eni_rank_group *g, int *nhosts_out
     return EN_OK;
 }
 
-/* --net emulates what is between hosts, or between groups of ranks: inside one it is not in the way. Where hosts
- * meet at the servers only, --allreduce is not theirs to ask. */
+/* --net emulates the network between hosts, or between groups of ranks: inside one it does not apply. If
+ * hosts meet only at the servers, --allreduce does not apply to them. */
 static en_status open_part(eni_rank *self, eni_rank_group *g, uint32_t area, int64_t deadline)
 {
     int nhosts;
@@ -156,16 +156,16 @@ static en_status open_part(eni_rank *self, eni_rank_group *g, uint32_t area, int
     return EN_OK;
 }
 
-/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
- * another host then, there is no group of all. */
+/* For strategies whose hosts meet only at the servers (EN_LEADERS_ARE_CLIENTS): ranks of different hosts do
+ * not connect, so there is only the group of a host. */
 static en_status open_local(eni_rank *self, int64_t deadline)
 {
     if (self->world.nlocal < 2) return EN_OK;
     return open_part(self, &self->exchange.group, ENI_AREA_GROUP, deadline);
 }
 
-/* Beside that of all ranks. Each listens at one address for all its groups: a group begins when all have opened the
- * one before, so that nobody takes a rank for that of another. */
+/* The groups beside that of all ranks. A rank listens at one address for all its groups: a group begins when
+ * all have opened the one before, so that no rank is taken for one of another group. */
 static en_status open_groups(eni_rank *self, int64_t deadline)
 {
     const en_world *w = &self->world;
@@ -203,7 +203,7 @@ static uint64_t generation(void *user)
     return eni_member_generation(self->member);
 }
 
-/* psd is back, or another server is: in other places. */
+/* psd, or one of its servers, came back at another address. */
 static en_status locate(void *user, const eni_endpoints **psd_out)
 {
     eni_rank *self = user;
@@ -213,7 +213,7 @@ static en_status locate(void *user, const eni_endpoints **psd_out)
     return find_endpoints(self, psd, epoch);
 }
 
-/* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while
+/* Calls that a partition keeps for a psd that comes back: those until its next state, as many again while
  * that is written, and those under way. */
 static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
 {
@@ -222,7 +222,7 @@ static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
     if (self->asked.server_timeout_ns == 0) return EN_OK;
     if (every == 0)
         return eni_fail(EN_EINVAL, "exchange",
-                        "--server-timeout: this psd could not come back, it was started without "
+                        "--server-timeout: this psd cannot come back, because it was started without "
                         "--state=FOLDER (entrain run: --server-restarts=N)");
     *keep_out = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX;
     return EN_OK;
@@ -273,7 +273,7 @@ static en_status broadcast_init(eni_rank *self)
     return eni_rank_has_leaders(self) ? eni_rank_collect(self, self->exchange.group.coll, &op) : EN_OK;
 }
 
-/* Nobody writes weights here from now on: the store's own may be read in their place. */
+/* No rank writes weights here from now on: the store's own may be read in their place. */
 static en_status share_weights(eni_rank *self)
 {
     bool is_mapped = false;
@@ -294,11 +294,11 @@ static en_status check_same_start(eni_rank *self, int64_t deadline)
     en_status st = EN_OK;
     for (int r = 0; r < self->nfirst && st == EN_OK; r++) {
         const eni_blob *its = &blobs.blob[r];
-        if (its->bytes == 0) continue; /* it died meanwhile, of which the leader has told */
+        if (its->bytes == 0) continue; /* it died meanwhile, as the leader has reported */
         if (its->bytes != sizeof self->job.init_sha256 ||
             memcmp(its->data, self->job.init_sha256, its->bytes) != 0)
             st = eni_fail(EN_EMISMATCH, "exchange",
-                          "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
+                          "rank %d starts from different weights (%.*s..) than rank %d (%.8s..)", r,
                           its->bytes < 8 ? (int)its->bytes : 8, (const char *)its->data, self->world.rank,
                           self->job.init_sha256);
     }
@@ -306,9 +306,9 @@ static en_status check_same_start(eni_rank *self, int64_t deadline)
     return st;
 }
 
-/* ---- what an operation takes here, for a strategy that asks ---- */
+/* ---- the cost of an operation, for a strategy that asks ---- */
 
-/* All ranks leave with rank 0's bytes. */
+/* Overwrites all ranks' bytes with rank 0's. */
 static en_status share_named(eni_rank *self, const char *name, void *bytes, size_t length)
 {
     eni_blobs blobs = {0};
@@ -318,7 +318,7 @@ static en_status share_named(eni_rank *self, const char *name, void *bytes, size
     if (st == EN_OK)
         memcpy(bytes, blobs.blob[0].data, length);
     else
-        eni_error("exchange", "rank 0 tells %llu bytes of its %s, not %zu",
+        eni_error("exchange", "rank 0 sent %llu bytes of its %s, expected %zu",
                   (unsigned long long)blobs.blob[0].bytes, name, length);
     eni_blobs_fini(&blobs);
     return st;
@@ -329,7 +329,7 @@ static en_status share(void *user, void *bytes, size_t length)
     return share_named(user, "costs", bytes, length);
 }
 
-/* Everybody with rank 0's, or with its own where a checkpoint has those of each. */
+/* Sets the running statistics to rank 0's, or to the rank's own if a checkpoint has those of each. */
 static en_status begin_state(eni_rank *self)
 {
     const eni_job *job = &self->job;
@@ -337,11 +337,11 @@ static en_status begin_state(eni_rank *self)
     const uint64_t first = (uint64_t)self->world.rank * (uint64_t)job->accumulate;
     const bool is_own = c->states != NULL && c->nstates == job->plan.world;
     if (c->states != NULL && !is_own && self->world.rank == 0)
-        eni_warn("exchange",
-                 "the checkpoint has running statistics of %llu rank%s, and here %s %llu: all go on with the "
-                 "mean of those, as --bn-stats=mean has judged them",
-                 (unsigned long long)c->nstates, c->nstates == 1 ? "" : "s",
-                 job->plan.world == 1 ? "is" : "are", (unsigned long long)job->plan.world);
+        eni_warn(
+            "exchange",
+            "the checkpoint has running statistics of %llu rank%s, but this run has %llu: all go on with "
+            "the mean of those, as evaluated with --bn-stats=mean",
+            (unsigned long long)c->nstates, c->nstates == 1 ? "" : "s", (unsigned long long)job->plan.world);
     for (int64_t i = 0; i < job->accumulate; i++) {
         const float *state = is_own ? c->states + (first + (uint64_t)i) * job->schema.nstate : job->state;
         EN_TRY(self->trainer.ops->set_state(self->trainer.self, i, state));
@@ -349,7 +349,7 @@ static en_status begin_state(eni_rank *self)
     return EN_OK;
 }
 
-/* No strategy sees running statistics, so they do not travel as weights do: the control plane has them. */
+/* No strategy sees running statistics, so they do not travel like weights: the control plane carries them. */
 static en_status share_state(eni_rank *self)
 {
     const size_t all = self->job.schema.nstate * sizeof(float);
@@ -367,8 +367,8 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
     const int64_t begin = eni_now_ns();
     if (eni_rank_has_seats(self))
         return eni_fail(EN_EUNSUPPORTED, "exchange",
-                        "%s asks what an exchange costs, which all ranks measure together, and with "
-                        "--max-workers they come and go: leave it out",
+                        "%s asks for the cost of an exchange, which all ranks measure together, but with "
+                        "--max-workers they come and go: omit --max-workers",
                         self->job.strategy->name);
     const eni_costs_config config = {.rank = self->world.rank,
                                      .nranks = self->world.nranks,
@@ -380,32 +380,33 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
                                      .share = share,
                                      .user = self};
     EN_TRY(eni_costs_measure(&config, costs_out));
-    eni_debug("exchange", "what an exchange costs here was measured in %.1f ms",
+    eni_debug("exchange", "measured the cost of an exchange in %.1f ms",
               (double)(eni_now_ns() - begin) * 1e-6);
     return EN_OK;
 }
 
-/* Ranks that claim take their copies at steps of their own, and one may be lost, for whom the others would wait at the end;
- * between hosts what a mean over all ranks would need is not open. */
+/* Ranks that claim take their copies at different steps, and a lost one would keep the others waiting at the
+ * end; between hosts there may be no group for a mean over all ranks. */
 static en_status check_mean(const eni_rank *self)
 {
     const eni_run_spec *spec = self->asked.spec;
     const char *loss = eni_key_value_find(spec->key_value, spec->n, "on-worker-loss");
     const bool may_lose = loss != NULL && strcmp(loss, "continue") == 0;
     if (eni_rank_has_seats(self) || (self->world.nranks > 1 && (self->job.is_claiming || may_lose)))
-        return eni_fail(EN_EUNSUPPORTED, "exchange",
-                        "%s evaluates the mean of all ranks' weights, for which all have to be there and at "
-                        "the same step: give --assign=fixed, and neither --max-workers nor "
-                        "--on-worker-loss=continue, or let eval return EN_EVAL_STORE",
-                        self->job.strategy->name);
+        return eni_fail(
+            EN_EUNSUPPORTED, "exchange",
+            "%s evaluates the mean of all ranks' weights, which needs all of them at the same step: "
+            "use --assign=fixed, omit --max-workers and --on-worker-loss=continue, or let eval "
+            "return EN_EVAL_STORE",
+            self->job.strategy->name);
     if (!eni_rank_has_leaders(self) || self->world.nranks == 1) return EN_OK;
     return eni_fail(EN_EUNSUPPORTED, "exchange",
-                    "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
+                    "%s evaluates the mean of all ranks' weights, but with EN_LEADERS_ARE_CLIENTS ranks of "
                     "different hosts never meet: let eval return EN_EVAL_STORE",
                     self->job.strategy->name);
 }
 
-/* No rank has trained with a mean of weights, or of their past, so nobody has its statistics. */
+/* No rank has trained with a mean of weights, over ranks or over time, so no rank has its statistics. */
 static void warn_of_statistics(const eni_rank *self, int which)
 {
     const bool is_mean = which == EN_EVAL_MEAN && self->world.nranks > 1, is_vector = which == EN_EVAL_VEC;
@@ -413,12 +414,12 @@ static void warn_of_statistics(const eni_rank *self, int which)
         (!is_mean && !is_vector))
         return;
     eni_warn("exchange",
-             "%s judges %s, with which no rank has trained, by the running statistics of rank 0's own "
-             "weights: --bn-stats=recompute:N makes those that fit",
+             "%s evaluates %s, with which no rank has trained, with the running statistics of rank 0's own "
+             "weights: use --bn-stats=recompute:N for those that fit",
              self->job.strategy->name, is_mean ? "the mean of all ranks' weights" : "a vector of its own");
 }
 
-/* What the strategy has judged, now that it is open. */
+/* Checks the model that the strategy evaluates, now that it is open. */
 static en_status check_judged(const eni_rank *self)
 {
     uint32_t slot;
@@ -429,8 +430,8 @@ static en_status check_judged(const eni_rank *self)
     return EN_OK;
 }
 
-/* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may
- * be rank 0's by now, and its own memory given back. */
+/* Touches what steps will read of a peer before the first of them: its gradient. Its weights may be rank 0's
+ * by now, and its own memory freed. */
 static void touch_peers(const eni_rank_group *g)
 {
     for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
@@ -472,7 +473,7 @@ en_status eni_rank_connect(eni_rank *self)
 en_status eni_rank_come_in(eni_rank *self)
 {
     eni_member_note(self->member, -1, "joining");
-    if (self->trainer.reads_arena) /* those of the opening are as old as the warm-up */
+    if (self->trainer.reads_arena) /* those read at the opening are older than the warm-up */
         EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_PARAM));
     return eni_client_join(self->exchange.client, eni_rank_answer_by(self, 10 * ENI_SECOND));
 }

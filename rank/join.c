@@ -1,10 +1,10 @@
-/* join.c - how a rank gets into a run, and out of it: where it meets the others, with which token, what it
- * tells them (JOIN); how it leaves.
+/* join.c - how a rank enters and leaves a run: where it meets the others, with which token, what it announces
+ * (JOIN); how it leaves.
  *
- * Whose word it is: psd at --server when the strategy keeps its store on servers, else rank 0 at
- * --rendezvous, which starts its leader here. The token comes, in this order, from the launcher's descriptor;
- * with --rendezvous=file:// from that file; from --token-file; or, on one host, from the file that the leader
- * of the same user leaves under its port. Across hosts one of the first three must be given. It is never an
+ * The leader is psd at --server when the strategy keeps its store on servers, else rank 0 at --rendezvous,
+ * which starts it here. The token comes, in this order, from the launcher's descriptor; with
+ * --rendezvous=file:// from that file; from --token-file; or, on one host, from the file that the leader of the
+ * same user leaves under its port. Across hosts one of the first three must be given. It is never an
  * argument. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -94,7 +94,7 @@ static en_status token_file(const eni_rank *self, uint16_t port, char *path_out,
     return eni_token_path(self->asked.private_folder, port, path_out, bytes);
 }
 
-/* Whoever is to be let in must find it; so must who may ask for other workers. */
+/* Leaves the token where ranks that join can find it, and programs that may request other workers. */
 static en_status leave_token(eni_rank *self, uint16_t port)
 {
     char path[sizeof self->token.path];
@@ -104,7 +104,7 @@ static en_status leave_token(eni_rank *self, uint16_t port)
         return EN_OK; /* the user's */
     EN_TRY(token_file(self, port, path, sizeof path));
     EN_TRY(eni_token_write(&self->token.value, path, &self->token.lock));
-    memcpy(self->token.path, path, sizeof path); /* only now is it ours to remove */
+    memcpy(self->token.path, path, sizeof path); /* ours to remove from now on */
     return EN_OK;
 }
 
@@ -133,7 +133,7 @@ static en_status lead_by_file(eni_rank *self)
     return EN_OK;
 }
 
-/* A launcher has put ranks on several hosts, and this one is to be found by them. */
+/* If a launcher has placed ranks on several hosts, rank 0 must be reachable from them. */
 static en_status check_reachable(const eni_rank *self, const eni_address *listen)
 {
     const eni_join_options *c = &self->asked;
@@ -141,16 +141,16 @@ static en_status check_reachable(const eni_rank *self, const eni_address *listen
     if (c->local_size == 0 || c->local_size >= self->world.nranks || c->host_id != NULL) return EN_OK;
     if (!c->has_rendezvous)
         return eni_fail(EN_EINVAL, "join",
-                        "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: "
-                        "give --rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
+                        "%lld of %d ranks are on this host, but their launcher does not say where rank 0 is: "
+                        "use --rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
                         (long long)c->local_size, self->world.nranks);
     if (is_file(self) || self->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
     EN_TRY(eni_host_info_address(listen, &own));
     if (!own.is_loopback) return EN_OK;
     return eni_fail(
         EN_EINVAL, "join",
-        "rank 0 is to listen on %s, which is the loopback of this host (%s): %d of %d ranks are on other "
-        "hosts and cannot reach it; give --rendezvous=tcp://ADDRESS:PORT, or correct /etc/hosts",
+        "rank 0 would listen on %s, which is the loopback of this host (%s): %d of %d ranks are on other "
+        "hosts and cannot reach it; use --rendezvous=tcp://ADDRESS:PORT, or correct /etc/hosts",
         listen->host, self->host, self->world.nranks - (int)c->local_size, self->world.nranks);
 }
 
@@ -169,7 +169,7 @@ static en_status lead(eni_rank *self)
 
 /* ---- the others ---- */
 
-/* Either nobody is there yet, or who is there does not mean us. */
+/* Either nobody listens there yet, or the listener is not ours. */
 static void say_no_token(int level, const eni_rank *self, const eni_address *leader, const char *path,
                          int64_t begin_ns)
 {
@@ -180,17 +180,18 @@ static void say_no_token(int level, const eni_rank *self, const eni_address *lea
     eni_address_format(leader, at);
     if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) == EN_OK) {
         close(fd);
-        eni_log(level, "join",
-                "no token at %s in %.1f s, though somebody listens at %s: is that %s, started by the same "
-                "user? Else copy its token file here and give --token-file",
-                path, seconds, at, who);
+        eni_log(
+            level, "join",
+            "no token at %s after %.1f s, although a process listens at %s: check that it is %s of the same "
+            "user, or copy its token file here and use --token-file",
+            path, seconds, at, who);
     } else {
-        eni_log(level, "join", "no token at %s in %.1f s, and %s: %s", path, seconds, at,
+        eni_log(level, "join", "no token at %s after %.1f s, and %s: %s", path, seconds, at,
                 eni_tcp_failure(error));
     }
 }
 
-/* A file under a port says nothing about another host's port. */
+/* A token file under a port belongs to this host's port only. */
 static en_status check_near(const eni_rank *self, const eni_address *leader)
 {
     eni_own_address own;
@@ -200,7 +201,7 @@ static en_status check_near(const eni_rank *self, const eni_address *leader)
     if (own.is_remote_here) return EN_OK;
     eni_address_format(leader, at);
     return eni_fail(EN_ENOENT, "join",
-                    "no token for %s, which is another host: copy the token file of %s here and give "
+                    "no token for %s, which is another host: copy the token file of %s here and use "
                     "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
                     at, eni_rank_has_store(self) ? "psd" : "rank 0",
                     eni_rank_has_store(self)
@@ -254,12 +255,13 @@ static en_status check_asked(const eni_rank *self)
     if (eni_rank_has_store(self) && self->asked.server == NULL)
         return eni_fail(EN_EINVAL, "join",
                         "%s keeps its weights on a server: start entrain psd --strategy=%s --world-size=%d, "
-                        "and give its address by --server=tcp://HOST:PORT",
+                        "and give its address with --server=tcp://HOST:PORT",
                         self->job.strategy->name, self->job.strategy->name, self->world.nranks);
     if (eni_rank_has_store(self) || self->world.rank >= 0) return EN_OK;
-    return eni_fail(EN_EINVAL, "join",
-                    "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
-                    self->world.nranks, self->world.nranks - 1);
+    return eni_fail(
+        EN_EINVAL, "join",
+        "this is one of %d ranks, but --rank is missing: use --rank=0 to --rank=%d, or a launcher",
+        self->world.nranks, self->world.nranks - 1);
 }
 
 static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
@@ -272,7 +274,7 @@ static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *le
     return EN_OK;
 }
 
-/* What is trained, by content: a name can stand for different things on two hosts. */
+/* Identifies the training by contents: a name can stand for different things on two hosts. */
 static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
 {
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
@@ -286,7 +288,7 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 
-/* By what they mean: --groups=2 is 0-1;2-3 of four ranks. Hosts are known only when all are there. */
+/* Groups in explicit form: --groups=2 is 0-1;2-3 of four ranks. Hosts are known only when all are there. */
 static en_status add_groups(const eni_rank *self, eni_run_spec *spec)
 {
     const char *asked = self->exchange.asked.groups;
@@ -322,9 +324,9 @@ static en_status agree(const eni_rank *self, eni_run_spec *spec)
     return eni_run_spec_add_run(spec, &attributes);
 }
 
-/* ---- which address the others are told ---- */
+/* ---- the address announced to the others ---- */
 
-/* Ours on the route to the leader. Who leads on all interfaces is reached like the leader (mesh.h). */
+/* Ours on the route to the leader. A leader on all interfaces is reached as in mesh.h. */
 static en_status open_mesh(eni_rank *self, const eni_address *leader)
 {
     eni_own_address own;
@@ -335,7 +337,7 @@ static en_status open_mesh(eni_rank *self, const eni_address *leader)
     }
     EN_TRY(eni_host_info_address(leader, &own));
     snprintf(name, sizeof name, self->is_newcomer ? "a newcomer" : "rank %d", self->world.rank);
-    /* On one host, started by us, there is no choice and nothing to tell. */
+    /* On one host, started by us, the address needs no line. */
     eni_log(own.is_loopback && self->asked.token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
             "%s on %s: %s via %s (%s %s:%u%s)", name, self->host, own.host, own.interface,
             self->leader != NULL ? "leads at" : "route to", leader->host, leader->port,
@@ -343,7 +345,7 @@ static en_status open_mesh(eni_rank *self, const eni_address *leader)
     return eni_mesh_open(own.host, leader->host, self->asked.is_insecure, &self->mesh);
 }
 
-/* Told now, for all of them, and not by a connection that is refused much later. --host-id is for playing. */
+/* Fails now, on all ranks, instead of at a connection refused much later. --host-id only simulates hosts. */
 static en_status check_reach(const eni_rank *self)
 {
     const eni_peer *own = &self->info->peers[self->info->rank];
@@ -354,15 +356,16 @@ static en_status check_reach(const eni_rank *self)
         if (data == NULL || strcmp(peer->host_id, own->host_id) == 0) continue;
         EN_TRY(eni_address_parse(data, &address));
         if (!eni_address_is_loopback(&address)) continue;
-        return eni_fail(EN_EINVAL, "join",
-                        "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): "
-                        "start it with the address of rank 0 that the others use, not with localhost",
-                        r, peer->host, address.host, own->rank, own->host);
+        return eni_fail(
+            EN_EINVAL, "join",
+            "rank %d on %s takes part with its loopback address (%s), but rank %d is on another host (%s): "
+            "start it with the address of rank 0 that the others use, not with localhost",
+            r, peer->host, address.host, own->rank, own->host);
     }
     return EN_OK;
 }
 
-/* Containers of one machine each have a network namespace, unless they are told to share one. */
+/* Containers of one machine each have a network namespace, unless they are set up to share one. */
 static void tell_apart(const eni_rank *self)
 {
     const eni_peer *own = &self->info->peers[self->info->rank];
@@ -371,7 +374,7 @@ static void tell_apart(const eni_rank *self)
         const char *why = eni_host_info_apart(own->host_id, peer->host_id);
         if (why == NULL) continue;
         eni_info("join",
-                 "rank %d is on this machine, but %s: it shares no memory with rank %d, they talk over TCP",
+                 "rank %d is on this machine, but %s: it cannot share memory with rank %d, so they use TCP",
                  r, why, own->rank);
         return;
     }
@@ -439,7 +442,7 @@ en_status eni_rank_join(eni_rank *self)
         self->saving.first_micro = self->job.plan.micro_batches - self->info->budget;
         self->records.stats.before_ns = eni_member_came_after(self->member) - eni_now_ns();
     }
-    const eni_peer *first = &self->info->peers[0]; /* who shows them says which */
+    const eni_peer *first = &self->info->peers[0]; /* rank 0, which shows the scores, sets the interval */
     const char *every = eni_key_value_find(first->member_data, first->nmember_data, "shown-every");
     self->records.shown_every = every == NULL ? 0 : strtoull(every, NULL, 10);
     EN_TRY(check_reach(self));
@@ -453,12 +456,11 @@ en_status eni_rank_join(eni_rank *self)
     return EN_OK;
 }
 
-/* ---- the end: in good order; or because this rank has failed, and then the others hear why ---- */
+/* ---- the end: in good order, or because this rank has failed, for a reason sent to the others ---- */
 
-/* A wait ended because nobody is there any more: somebody died, and the leader knows who, and says so within
- * the time that a broken data socket is ahead of it; or the user called all of us off, and we are not the first
- * to go. And what could not be reached or read may be what a dead process has left behind: then its death is
- * the cause. */
+/* The cause of a failed wait. If a peer is gone, a process died, and the leader, which knows which, reports
+ * it soon after the broken data socket; or the user stopped all of us, and we are not the first to go. An
+ * address or file that fails may be left by a dead process: then its death is the cause. */
 en_status eni_rank_cause(eni_rank *self, en_status st)
 {
     const bool is_alone = st == EN_EPEER;
@@ -474,11 +476,11 @@ en_status eni_rank_cause(eni_rank *self, en_status st)
 void eni_rank_give_up(eni_rank *self, en_status st)
 {
     char reason[ENI_REASON_MAX] = "", said[ENI_REASON_MAX];
-    /* The exact sentence that this rank has logged: the survivors hear the cause, not its class. */
+    /* The exact sentence that this rank has logged: the survivors get the cause, not its class. */
     const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
     eni_shutdown_heard(self->shutdown);
     if (self->exchange.net != NULL)
-        eni_net_abort(self->exchange.net); /* nobody may take it: unsent messages would cost 2 s */
+        eni_net_abort(self->exchange.net); /* the peers may be gone: unsent messages would cost 2 s */
     if (self->member != NULL) {
         memcpy(reason, eni_member_outcome(self->member).reason, sizeof reason);
         if (reason[0] == 0) eni_member_abort(self->member, why);
@@ -486,12 +488,12 @@ void eni_rank_give_up(eni_rank *self, en_status st)
         snprintf(reason, sizeof reason, "rank %d gave up: %.480s", self->world.rank, why);
         eni_leader_abort(self->leader, reason);
     }
-    /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
+    /* The leader names the rank that gave up; if it were stopped before, the others would only see it end. */
     if (self->leader != NULL) eni_leader_wait(self->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
     const eni_run_outcome outcome =
         self->leader != NULL ? eni_leader_outcome(self->leader) : (eni_run_outcome){0};
     if (outcome.has_death && self->asked.launcher_fd >= 0)
-        eni_failure_write(self->asked.launcher_fd, &outcome.death); /* there may be no member to know it */
+        eni_failure_write(self->asked.launcher_fd, &outcome.death); /* also without a member */
     if (st == EN_EINTR)
         eni_result_cut_short(self, "interrupted", "");
     else

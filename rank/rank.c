@@ -1,5 +1,5 @@
-/* rank.c - what the other files of a rank ask it: whether the run may go on, until when to wait, since when
- * it runs; and one operation on all buckets. */
+/* rank.c - shared by the files of a rank: whether the run may go on, deadlines, the time since its start; and
+ * one operation on all buckets. */
 #include "rank/rank.h"
 
 #include <time.h>
@@ -49,13 +49,13 @@ en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, u
     return EN_OK;
 }
 
-/* ---- since when ---- */
+/* ---- the time since its start ---- */
 
 int64_t eni_startup_ns(int64_t begin_ns)
 {
     struct timespec now;
     if (begin_ns > 0) return eni_now_ns() - begin_ns;
     begin_ns = (int64_t)eni_process_born(getpid()) * (ENI_SECOND / sysconf(_SC_CLK_TCK));
-    clock_gettime(CLOCK_BOOTTIME, &now); /* what starttime counts in */
+    clock_gettime(CLOCK_BOOTTIME, &now); /* the clock of starttime */
     return begin_ns == 0 ? 0 : (int64_t)now.tv_sec * ENI_SECOND + now.tv_nsec - begin_ns;
 }

@@ -1,17 +1,17 @@
-/* rank.h - one rank of a run: who it is, what all ranks have agreed to train, how vectors travel, what it
- * records and saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
+/* rank.h - one rank of a run: its identity, the training that all ranks have agreed on, the exchange of
+ * vectors, records and checkpoints. Models, data sets and devices belong to its trainer (trainer.h).
  *
- *     rank.c        alive, until when, since when
+ *     rank.c        alive, deadlines, the time since the start
  *     step.c        one training step: read this first
  *     join.c        token, leader, control connection: who takes part; and how it leaves, in good order or not
- *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
- *     save.h        checkpoints, and how a run goes on from one
- *     records.c     what is recorded on the way: opens record.h and curve.h
+ *     exchange.c    arena, collectives, store client, the strategy's host: the exchange of vectors
+ *     save.h        checkpoints, and resuming from one
+ *     records.c     records during the run: opens record.h and curve.h
  *     snapshot.h    the models of the curve
- *     result.c      what is reported at the end
+ *     result.c      the report at the end
  *     shutdown.h    how the user, or a death, ends it
  *
- * Opened in stages, since what computes is opened in between:
+ * Opened in stages, because the trainer is opened in between:
  *
  *     eni_rank_join -> trainer.open -> eni_rank_connect -> trainer.connect -> eni_rank_start -> trainer.start
  *
@@ -39,11 +39,11 @@
 #include "runtime/host/host.h"
 #include "runtime/net/host_info.h"
 
-/* What is trained: the same on all ranks. */
+/* The training, the same on all ranks. */
 typedef struct eni_job {
     const en_strategy *strategy;
     eni_options *options;
-    eni_hook_guard *hooks; /* of this process: told of the strategy's hooks; NULL: nobody watches */
+    eni_hook_guard *hooks; /* of this process: notified of the strategy's hooks; NULL: not watched */
     en_schema schema;
     eni_plan plan;
     eni_buckets *buckets;
@@ -57,7 +57,7 @@ typedef struct eni_job {
     uint64_t seed;
     eni_order order;
     float *init;   /* --init, until the exchange has it; NULL: none */
-    float *state;  /* (schema.nstate) running statistics: to begin with, then judged last; NULL: none */
+    float *state;  /* (schema.nstate) running statistics: the first, then those judged last; NULL: none */
     float *states; /* (plan.world, schema.nstate) with is_mean, of all ranks or micro-batches; else NULL */
     const char *bn_stats;        /* --bn-stats */
     bool is_mean, is_recomputed; /* of it */
@@ -67,16 +67,16 @@ typedef struct eni_job {
 
 /* Ranks that exchange without a server: all of them, or some by themselves. */
 typedef struct eni_rank_group {
-    eni_world_info info; /* nranks, rank and peers of it; nranks 0: there is no such group */
-    eni_peer *peers;     /* of some of the ranks: copies, of which nothing is owned */
+    eni_world_info info; /* nranks, rank and peers of it; nranks 0: the group does not exist */
+    eni_peer *peers;     /* copies for some of the ranks, which own nothing */
     eni_arena **arenas;  /* (nranks), or NULL */
     bool is_borrowing;   /* arenas are mapped by the group of all ranks */
     int *sockets;        /* (nranks), or NULL; owned by coll once it is open */
     eni_coll_choice choice;
-    eni_coll *coll; /* NULL: nobody else is there, or the strategy does not need them */
+    eni_coll *coll; /* NULL: a group of one, or not needed by the strategy */
 } eni_rank_group;
 
-/* How vectors travel. */
+/* The exchange of vectors. */
 typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
@@ -89,11 +89,11 @@ typedef struct eni_exchange {
     eni_host *host; /* the strategy's */
 } eni_exchange;
 
-/* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
+/* A step that is taken but not recorded yet: its loss is on its way from a GPU. */
 typedef struct eni_deferred_step {
     bool is_there;
-    eni_step step; /* but for loss and correct */
-    int set;       /* where they will be (trainer.score) */
+    eni_step step; /* except loss and correct */
+    int set;       /* number of its scores (trainer.score) */
     double loss;   /* sum over the samples */
     uint64_t correct;
     uint64_t plan_step; /* whose samples they are (data/plan.h) */
@@ -103,18 +103,18 @@ typedef struct eni_deferred_step {
 typedef struct eni_stats {
     eni_tally sum;
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
-    int64_t hidden_ns; /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
+    int64_t hidden_ns; /* of compute_ns: an exchange was under way meanwhile (eni_host_counters) */
     int64_t clock_begin_ns, clock_end_ns; /* when all began together (0: not yet); when the last had ended */
     int64_t train_ns, eval_ns;
-    int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
-    int64_t before_ns;    /* on the training clock when its own begins */
-    uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
-    eni_moved moved;      /* by training steps alone */
-    bool has_diverged;    /* a loss was not finite: said once */
+    int64_t startup_ns;             /* eni_startup_ns at the end of this process's first step; 0: not yet */
+    int64_t before_ns;              /* on the training clock when its own begins */
+    uint64_t begin_steps;           /* `sum.steps` when this process began; the *_ns are of those since */
+    eni_moved moved;                /* by training steps alone */
+    bool has_diverged;              /* a loss was not finite: logged once */
     double first_loss, newest_loss; /* of this process's first step, and of the one recorded last: means */
 } eni_stats;
 
-/* What is written down on the way. */
+/* Records during the run. */
 typedef struct eni_records {
     eni_record_options asked;
     eni_stats stats;
@@ -123,19 +123,19 @@ typedef struct eni_records {
     eni_recorder *recorder;
     eni_tensorboard *tensorboard; /* rank 0, with --tensorboard */
     eni_bar bar;
-    uint64_t shown_every; /* every so many steps all ranks tell what rank 0 shows; 0: it shows nothing */
+    uint64_t shown_every; /* steps between the scores that all ranks send for rank 0's display; 0: none */
     eni_curve *curve;
     eni_looks looks;
     int out_fd;         /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     bool has_result;    /* result.json is written */
-    bool is_concluding; /* training is over: what is left to evaluate may be left out */
+    bool is_concluding; /* training is over: remaining evaluations may be omitted */
 } eni_records;
 
-/* Checkpoints: those to come, and the one that this run goes on from. */
+/* Checkpoints: future ones, and the one that this run resumes. */
 typedef struct eni_saving {
     eni_save_options asked;
     struct eni_saver *saver; /* save.h; NULL without --checkpoint-every */
-    eni_checkpoint past;     /* is_resumed: what this run goes on from */
+    eni_checkpoint past;     /* is_resumed: the one that this run resumes */
     char past_path[1024];
     bool is_resumed;
     uint64_t first_step, first_micro; /* where this process begins */
@@ -154,8 +154,9 @@ struct eni_rank {
     eni_join_options asked;
     const char *version;    /* of this program: all ranks' must be equal */
     eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
-    atomic_int ended; /* EN_OK, or why every wait is to end: EN_EINTR of `shutdown`, else the member's */
-    int abort_fd;     /* of `shutdown`: readable once every wait is to end */
+    /* EN_OK, or the reason for which every wait ends: EN_EINTR of `shutdown`, else the member's. */
+    atomic_int ended;
+    int abort_fd; /* of `shutdown`: readable once every wait is to end */
 
     /* who takes part */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
@@ -164,9 +165,9 @@ struct eni_rank {
     eni_mesh mesh;
     eni_member *member;
     const eni_world_info *info;
-    en_world world;      /* with --max-workers nranks is all that there can be */
+    en_world world;      /* with --max-workers nranks is the maximum */
     int32_t nfirst;      /* ranks that the run begins with */
-    bool is_newcomer;    /* it joins a run that goes on; its rank is known then */
+    bool is_newcomer;    /* it joins a run in progress, and then knows its rank */
     int32_t *groups;     /* (world.nranks) run/rank_groups.h; NULL: not joined yet */
     bool has_own_groups; /* they are not the ranks of each host */
 
@@ -179,25 +180,25 @@ struct eni_rank {
     bool has_begun; /* training has */
 };
 
-/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host. */
+/* Whether weights live on servers, with rank 0 as a client; and the others, or the first of every host. */
 static inline bool eni_rank_has_store(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
 }
 
-/* Hosts meet at the servers, and ranks inside their host only. */
+/* Whether hosts meet at the servers, and ranks only inside their host. */
 static inline bool eni_rank_has_leaders(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
 }
 
-/* EN_GROUP and EN_LEADERS are there. */
+/* Whether EN_GROUP and EN_LEADERS exist. */
 static inline bool eni_rank_uses_groups(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_USES_GROUPS) != 0;
 }
 
-/* --max-workers: ranks come and go, and meet at the store only. */
+/* --max-workers: ranks come and go, and meet only at the store. */
 static inline bool eni_rank_has_seats(const eni_rank *self)
 {
     return self->nfirst < self->world.nranks;
@@ -209,7 +210,7 @@ static inline float *eni_rank_flat(const eni_rank *self, uint32_t slot)
     return eni_arena_at(self->exchange.arena, slot, 0);
 }
 
-/* Nobody to exchange with. */
+/* Whether there is nobody to exchange with. */
 static inline bool eni_rank_is_alone(const eni_rank *self)
 {
     return self->world.nranks == 1 && !eni_rank_has_store(self);
@@ -221,13 +222,13 @@ static inline bool eni_rank_is_alone(const eni_rank *self)
  * from the control plane. Cheap; any thread; `rank` is the eni_rank. */
 en_status eni_rank_alive(void *rank);
 
-/* By when an answer is due from a leader that answers within `timeout_ns`, once it is back. */
+/* The deadline of an answer from a leader that answers within `timeout_ns`, once it is back. */
 int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns);
 
 /* Before anything is opened. */
 void eni_rank_init(eni_rank *self);
 
-/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: since this process started, or 0 (no /proc). */
+/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: since this process started (/proc), or 0. */
 int64_t eni_startup_ns(int64_t begin_ns);
 
 /* For every bucket, one after the other: a collective of which `like` has all but bucket, offset and count (a
@@ -237,34 +238,34 @@ en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, u
 
 /* ---- join.c ---- */
 
-/* Listens, joins, fills host .. world. What must be equal on all ranks is compared by the leader:
- * EN_EMISMATCH and a sentence with both values. Blocks until all are there, --join-timeout at most. */
+/* Listens, joins, fills host .. world. The leader compares the settings that must be equal on all ranks:
+ * EN_EMISMATCH, logged with both values. Blocks until all are there, --join-timeout at most. */
 en_status eni_rank_join(eni_rank *self);
 
-/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where
- * the user called it off. Waits for the leader's word for two seconds at most. */
+/* The cause behind `st`, with which the run has ended on this rank: EN_EPEER for a death, EN_EINTR if the
+ * user stopped it. Waits for the leader's report for two seconds at most. */
 en_status eni_rank_cause(eni_rank *self, en_status st);
 
-/* Before anything is closed: the others hear the cause from us if we are the first to know; our waits end. */
+/* Before anything is closed: if this rank is the first to know the cause, reports it; ends our waits. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
 /* Says goodbye, and as the leader waits for the others'. */
 en_status eni_rank_bye(eni_rank *self);
 
-/* Closes the control connection and what it was reached by. */
+/* Closes the control connection, the listening sockets, and the leader with its token. */
 void eni_rank_leave(eni_rank *self);
 
 /* ---- exchange.c ---- */
 
-/* After the join, with an arena: opens groups and the client, and starts everybody from rank 0's weights. */
+/* After the join, with an arena: opens groups and the client, and starts all ranks from rank 0's weights. */
 en_status eni_rank_connect(eni_rank *self);
-/* Of a newcomer, when it is ready for its first step: the weights of now, and from then on the store counts it. */
+/* For a newcomer ready for its first step: gets the present weights; the store counts it from then on. */
 en_status eni_rank_come_in(eni_rank *self);
-/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be shared. */
+/* Once the trainer is connected: opens the strategy, restores its state, shares what can be shared. */
 en_status eni_rank_start(eni_rank *self);
 void eni_exchange_close(eni_rank *self);
 
-/* What the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or with
+/* The costs of the exchange of a bucket (host/costs.h); all ranks together, before the first step or with
  * gradients that are all zero. `rank` is the eni_rank. */
 en_status eni_exchange_measure(void *rank, eni_costs *costs_out);
 
@@ -272,33 +273,33 @@ enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 }; /* of the arena: a snapshot (step
 
 /* ---- records.c ---- */
 
-/* Once the trainer is open, in a folder that is this run's: all that is written on the way, and rank 0's
- * metrics; those of the others once rank 0's weights are here, for the folder is its. EN_EIO, logged. */
+/* Once the trainer is open, in a folder of this run's own: opens all records, and rank 0's metrics; the other
+ * ranks' once rank 0's weights are here, because the folder is rank 0's. EN_EIO, logged. */
 en_status eni_records_open(eni_rank *self);
 en_status eni_records_open_metrics(eni_rank *self);
 
-/* Before the join: what eni_records.shown_every is to be, as far as this rank shows anything. */
+/* Before the join: the value for eni_records.shown_every, as far as this rank shows anything. */
 uint64_t eni_records_shown_every(const eni_rank *self);
 
 /* With --eval-first, or a target, the initial weights are the first point of the curve. */
 en_status eni_records_point_zero(eni_rank *self);
 
-/* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is result.c's. */
+/* At the end of a run that ends well: flushes, so that a full disk shows. The curve is result.c's. */
 en_status eni_records_close(eni_rank *self);
 
-/* Whatever is still open. */
+/* Frees all that is still open. */
 void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */
 
-/* Gathers everybody's figures; rank 0 writes result.json and prints. After a wish to end early nothing is evaluated. */
+/* Gathers all figures; rank 0 writes result.json and prints. A stopped run evaluates nothing. */
 en_status eni_result(eni_rank *self);
 
-/* Takes away what an earlier run left in --out: it would pass for ours if we were killed. */
+/* Removes an earlier run's results from --out: they would pass for ours if we were killed. */
 void eni_result_clear(const eni_rank *self);
 
-/* What rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on other ranks,
- * without --out, or when there is a result already. Any thread. */
+/* Writes what rank 0 knows of a run that ended early: who took part, and why it ended. Does nothing on other
+ * ranks, without --out, or when there is a result already. Any thread. */
 void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause);
 
 #endif

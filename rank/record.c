@@ -16,7 +16,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-/* ---- files of one JSON object a line ---- */
+/* ---- files of one JSON object per line ---- */
 
 /* Whether it is a whole object of at most `resumed` samples and, if it has one, a time of at most `seconds`. */
 static bool stays(const char *line, size_t length, uint64_t resumed, double seconds)
@@ -28,7 +28,7 @@ static bool stays(const char *line, size_t length, uint64_t resumed, double seco
     return strtoull(at + sizeof key - 1, NULL, 10) <= resumed;
 }
 
-/* Lines come in the order of time: from the first that goes, all go. */
+/* Lines are in the order of time: from the first that is dropped, all are. */
 static off_t length_that_stays(FILE *file, uint64_t resumed, double seconds)
 {
     char *line = NULL;
@@ -46,7 +46,7 @@ static en_status cut(const char *path, uint64_t resumed, double seconds)
     if (file == NULL && errno == ENOENT) return EN_OK;
     if (file != NULL && ftruncate(fileno(file), length_that_stays(file, resumed, seconds)) == 0)
         return fclose(file) == 0 ? EN_OK : EN_EIO;
-    eni_error("record", "cannot cut %s: %s; choose another --out", path, strerror(errno));
+    eni_error("record", "cannot truncate %s: %s; choose another --out", path, strerror(errno));
     if (file != NULL) fclose(file);
     return EN_EIO;
 }

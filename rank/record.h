@@ -1,4 +1,4 @@
-/* record.h - what is written down of a run while it goes on: a line per step, the bar, TensorBoard's events.
+/* record.h - records of a run in progress: a line per step, the bar, TensorBoard's events.
  *
  * Event files are a sequence of TFRecords (length, masked CRC-32C of it, data, masked CRC-32C of that), each
  * an Event message of tensorflow/core/util/event.proto, which has been stable since 2015. The few fields that
@@ -16,14 +16,14 @@
 
 #include "entrain/status.h"
 
-/* ---- files of one JSON object a line ---- */
+/* ---- files of one JSON object per line ---- */
 
-/* Opens `path` for writing at its end. resumed 0: it begins empty. Else the lines whose "samples" are at most
- * that stay, and whose "t" is at most `seconds` (0: whatever it is), and the rest (a killed run's, perhaps
- * torn) goes: so the file is one run's. A file that is not there begins empty. EN_EIO, logged. */
+/* Opens `path` for writing at its end. resumed 0: truncates it. Else keeps the lines whose "samples" are at
+ * most `resumed` and whose "t" is at most `seconds` (0: any), and removes the rest (of a killed run, perhaps
+ * torn): so the file is one run's. A missing file begins empty. EN_EIO, logged. */
 en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FILE **file_out);
 
-/* Ends one: EN_EIO if any write failed, logged for `who`. NULL is fine. */
+/* Closes one: EN_EIO if any write failed, logged for `who`. NULL is fine. */
 en_status eni_record_close(const char *who, const char *path, FILE *file);
 
 /* Whether a line of that time stays; six digits are written of it. */
@@ -34,7 +34,7 @@ static inline bool eni_jsonl_is_before(double t, double seconds)
 
 /* ---- metrics-RANK.jsonl: the machine-readable twin of the bar ---- */
 
-/* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
+/* The costs and effects of one step. Nanoseconds are of the compute thread and do not overlap:
  * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest.
  *
  * On a GPU compute is the thread's time too: to put the step into the queues, and to wait for the GPU, be it
@@ -60,14 +60,14 @@ typedef struct eni_step {
 
 typedef struct eni_recorder eni_recorder;
 
-/* Creates DIR/metrics-RANK.jsonl, or goes on with it (above). Buffered: no system call per step. */
+/* Creates DIR/metrics-RANK.jsonl, or continues it (above). Buffered: no system call per step. */
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
 
-/* Cuts the files of ranks `first` and up in the same way: those of a run that goes on with fewer. EN_EIO, logged. */
+/* Truncates the files of ranks from `first` on likewise, for a run resumed with fewer. EN_EIO, logged. */
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds);
 
-/* Hands what is buffered to the system, where it survives this process. NULL is fine. */
+/* Passes buffered lines to the system, where they survive this process. NULL is fine. */
 void eni_recorder_flush(eni_recorder *recorder);
 
 /* NULL records nothing. */
@@ -76,14 +76,14 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *step);
 /* Flushes and closes; EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_recorder_close(eni_recorder *recorder);
 
-/* ---- what a person sees: a bar on a terminal, plain lines elsewhere; for a launcher a line per update -- */
+/* ---- for people: a bar on a terminal, plain lines elsewhere; for a launcher a line per update -- */
 
 typedef struct eni_bar {
     int fd;         /* >= 0: machine-readable lines for a launcher go here */
     bool quiet;     /* nothing for people */
     uint64_t total; /* global samples of the run */
     uint64_t per_epoch;
-    bool has_lines; /* a plain line for each score where there is no terminal */
+    bool has_lines; /* without a terminal: a plain line for each score */
     bool tty;       /* stderr is a terminal: this and the rest by eni_bar_begin */
     int64_t begin_ns, last_ns;
     uint64_t steps, samples; /* as far as the run has come */
@@ -92,21 +92,21 @@ typedef struct eni_bar {
 
 void eni_bar_begin(eni_bar *bar);
 
-/* Training begins behind so many steps and samples. A launcher hears it at once. */
+/* Training begins after `steps` steps and `samples` samples. Reported to a launcher at once. */
 void eni_bar_start(eni_bar *bar, uint64_t steps, uint64_t samples);
 
-/* After each step of rank 0, with what it knows of the run's samples: at most ten redraws a second. */
+/* After each step of rank 0, with its count of the run's samples: at most ten redraws a second. */
 void eni_bar_step(eni_bar *bar, uint64_t steps, uint64_t samples);
 
-/* Mean loss and share of hits over all ranks of the step that ended with so many samples. */
+/* Mean loss and share of hits over all ranks, of the step that ended at `samples` samples. */
 void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy);
 
-/* Ends the bar's line; a launcher hears how far the run has come. */
+/* Ends the bar's line; reports the progress to a launcher. */
 void eni_bar_done(eni_bar *bar);
 
 /* ---- TensorBoard: the curves of one run, one folder per run ---- */
 
-/* Of the curve (curve.h). */
+/* A point of the curve (curve.h). */
 typedef struct eni_point {
     uint64_t samples, update;
     double t; /* seconds on the training clock */
@@ -115,17 +115,16 @@ typedef struct eni_point {
 
 typedef struct eni_tensorboard eni_tensorboard;
 
-/* Creates a new event file in `folder`. Of a run that goes on from a checkpoint,
- * `resumed` > 0 samples: TensorBoard then forgets what an earlier file of the folder says beyond them.
- * EN_EIO, logged. */
+/* Creates a new event file in `folder`. `resumed` > 0: the samples of the checkpoint that the run resumes;
+ * TensorBoard then ignores what earlier files of the folder have beyond them. EN_EIO, logged. */
 en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorboard **board_out);
 
-/* train/lr, train/staleness (where there is some) and train/samples_per_s since the last call. Buffered; what is older than 2 s is written out, so that a running job can be watched. NULL
- * shows nothing. */
+/* train/lr, train/staleness (where there is some) and train/samples_per_s since the last call. Buffered;
+ * events older than 2 s are written out, so that a running job can be watched. NULL shows nothing. */
 void eni_tensorboard_step(eni_tensorboard *board, const eni_step *step);
 
-/* train/loss and train/accuracy (NaN: none): the means over all ranks of the step that ended with so many samples, known
- * at `t` seconds on the training clock. */
+/* train/loss and train/accuracy (NaN: none): the means over all ranks of the step that ended at `samples`
+ * samples, known at `t` seconds on the training clock. */
 void eni_tensorboard_score(eni_tensorboard *board, uint64_t samples, double t, double loss, double accuracy);
 
 /* SET/loss and SET/accuracy: "test", or "holdout". */

@@ -1,5 +1,5 @@
-/* records.c - what a rank writes down of a run while it goes on, opened and closed: trace, metrics,
- * TensorBoard, the bar (record.h) and the curve (curve.h). */
+/* records.c - opens and closes a rank's records during the run: trace, metrics, TensorBoard, the bar
+ * (record.h) and the curve (curve.h). */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -15,8 +15,8 @@ static uint64_t resumed_samples(const eni_rank *self)
     return self->saving.is_resumed ? self->saving.past.samples : 0;
 }
 
-/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock
- * says which records are of steps that are lost. 0: the samples do. */
+/* A batch claimed after the checkpoint may lie before others that are in it: then the clock decides which
+ * records are of lost steps. 0: the samples decide. */
 static double resumed_seconds(const eni_rank *self)
 {
     return self->saving.is_resumed && self->job.is_claiming ? (double)self->saving.past.train_ns * 1e-9 : 0;
@@ -80,7 +80,7 @@ static uint64_t samples_between_points(const eni_rank *self)
     return every > 0 || points == 0 ? every : (self->job.plan.samples + points - 1) / points;
 }
 
-/* Said before the run: such a curve reaches no target, whatever its accuracy. */
+/* Warns before the run: a curve with so few points cannot reach a target. */
 static void warn_of_few_points(const eni_rank *self, uint64_t every)
 {
     const double target = self->records.asked.target;
@@ -89,7 +89,7 @@ static void warn_of_few_points(const eni_rank *self, uint64_t every)
         points >= ENI_REACH_IN_A_ROW)
         return;
     eni_warn("worker",
-             "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
+             "--target=%g: it is reached by %d points of the curve in a row, but this run has %llu: give "
              "--eval-every=%llu or less",
              target, ENI_REACH_IN_A_ROW, (unsigned long long)points,
              (unsigned long long)(all / ENI_REACH_IN_A_ROW));

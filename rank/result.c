@@ -1,4 +1,4 @@
-/* result.c - the end of a run: everybody's figures meet at rank 0, which evaluates, saves, and writes
+/* result.c - the end of a run: rank 0 gathers all ranks' figures, evaluates, saves, and writes
  * result.json (architecture: "Files in --out"). psd adds its own blob to the gather "result". */
 #include <inttypes.h>
 #include <jansson.h>
@@ -20,9 +20,9 @@
 #include "rank/rank.h"
 #include "runtime/net/tcp.h"
 
-enum { RESULT_SCHEMA = 2 }; /* counts up where a key gets another name or meaning: report/ reads one only */
+enum { RESULT_SCHEMA = 2 }; /* incremented when a key changes name or meaning: report/ reads only this one */
 
-/* ---- what this rank reports of itself ---- */
+/* ---- this rank's report ---- */
 
 /* "0-1": the cores this process may run on. */
 static void format_cores(char *text, size_t bytes)
@@ -46,7 +46,7 @@ static void add_transport(const eni_rank *self, json_t *o)
     eni_moved all = eni_count_moved(self);
     eni_tcp_totals kernel = {0};
     eni_tcp_count(&kernel);
-    /* beside the steps: the weights' way at the start, snapshots, checkpoints; TCP_INFO sees them, too */
+    /* besides the steps: the initial weights, snapshots, checkpoints; TCP_INFO counts them, too */
     ENI_JSON_SET_INTS(o, {"payload_sent", steps->payload_sent}, {"payload_received", steps->payload_received},
                       {"payload_beside_steps", all.payload_sent + all.payload_received - steps->payload_sent -
                                                    steps->payload_received},
@@ -94,22 +94,22 @@ static char *report_of_this_rank(const eni_rank *self)
     return text;
 }
 
-/* What the final model is worth, and what the curve says. */
+/* The evaluation of the final model, and the result of the curve. */
 typedef struct judgement {
-    double loss, accuracy; /* on the test set; of a regression there is no accuracy */
+    double loss, accuracy; /* on the test set; a regression has no accuracy */
     bool is_there;
     eni_curve_end curve;
 } judgement;
 
 /* ---- the run's result ---- */
 
-/* The curve is of the test set: there is no holdout. */
+/* Whether the curve is of the test set, for lack of a holdout. */
 static bool is_judged_by_test(const eni_rank *self)
 {
     return self->trainer.about.holdout == 0;
 }
 
-/* Everybody's reports as one array; psd's is last if there is one. */
+/* All reports as one array; psd's is last if there is one. */
 static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
 {
     json_t *reports = json_array();
@@ -128,7 +128,7 @@ static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
     return EN_OK;
 }
 
-/* NULL: such a role has not reported; of a rank: it was lost. */
+/* NULL: that role has not reported; a rank was lost. */
 static const json_t *report_of(const json_t *reports, const char *role)
 {
     size_t i;
@@ -144,7 +144,7 @@ static const json_t *report_of_rank(const json_t *reports, int rank)
     return report_of(reports, role);
 }
 
-/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not. */
+/* psd's, if it counts what was applied: it was sent something, or the strategy evaluates its weights. */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
     const json_t *psd = report_of(reports, "psd");
@@ -184,7 +184,7 @@ static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
     return n > 0 ? json_real(sum_over_ranks(reports, key) / n) : json_null();
 }
 
-/* What the checkpoint says of a rank: a store knows only what it was sent since. */
+/* A rank's samples in the checkpoint: a store only counts those it was sent since. */
 static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
     const bool is_known =
@@ -192,19 +192,19 @@ static uint64_t own_samples_before(const eni_rank *self, int rank)
     return is_known ? self->saving.past.ranks[rank].sum.samples : 0;
 }
 
-/* Whose gradients fp16 had no room for: computed, and applied nowhere. */
+/* Samples whose gradients overflowed in fp16: computed, but applied nowhere. */
 static double overflown(const json_t *report)
 {
     return json_number_value(json_object_get(json_object_get(report, "gpu"), "samples_overflown"));
 }
 
-/* What one rank has computed, and what became of it; the rest lies behind its last push. */
+/* The samples of one rank: computed, applied, dropped; the rest lies behind its last push. */
 typedef struct share {
     double computed, applied, dropped;
 } share;
 
-/* A store says itself what the pushes that it applied covered; elsewhere everything computed is applied. Of a
- * rank that was lost we know what it has pushed. Before a resume everything counts as applied. */
+/* A store counts the samples covered by the pushes that it applied; elsewhere all computed samples are
+ * applied. For a lost rank we know those it has pushed. Before a resume everything counts as applied. */
 static share share_of(const eni_rank *self, const json_t *report, const json_t *client, int rank)
 {
     const double before = (double)own_samples_before(self, rank);
@@ -229,8 +229,8 @@ static void add_samples(json_t *o, const share *s, uint64_t carried)
                       {"samples_dropped", (uint64_t)s->dropped});
 }
 
-/* What a push is behind, on average: the strategy's word for as many ranks as there were, weighted by the pushes that so
- * many make in the time. null: it has none. */
+/* The mean staleness of a push by the strategy's theory for each number of ranks present, weighted by the
+ * pushes of that many in that time. null: it has no theory. */
 static json_t *theory_of_staleness(const eni_rank *self)
 {
     const eni_stats *t = &self->records.stats;
@@ -262,7 +262,7 @@ static bool was_there(const eni_rank *self, int rank)
     return rank < self->nfirst;
 }
 
-/* Who took part, from when to when on the training clock, and how it ended. */
+/* The ranks that took part, from when to when on the training clock, and how they ended. */
 static void add_presence(const eni_rank *self, json_t *result)
 {
     static const char *const ends[] = {[ENI_CAME] = "came", [ENI_LOST] = "lost", [ENI_WENT] = "left"};
@@ -310,7 +310,7 @@ static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *
     add_samples(result, &all, self->saving.carried);
 }
 
-/* Who is not there any more, and what went with them. */
+/* The lost ranks, and the samples lost with them. */
 static void add_lost(const eni_rank *self, json_t *result)
 {
     const double applied = json_number_value(json_object_get(result, "samples_applied"));
@@ -338,7 +338,7 @@ static void print_lost(const json_t *result)
         json_integer_value(json_object_get(lost, "rank")), json_integer_value(json_object_get(lost, "step")));
     const json_t *samples = json_object_get(result, "samples_lost");
     if (samples != NULL)
-        printf("%" JSON_INTEGER_FORMAT " samples were claimed and not applied\n",
+        printf("%" JSON_INTEGER_FORMAT " samples were claimed but not applied\n",
                json_integer_value(samples));
 }
 
@@ -354,7 +354,7 @@ static void print_not_applied(const json_t *result)
                computed, applied, dropped, computed - applied - dropped);
 }
 
-/* As the store counted it; there is none without one. */
+/* As counted by the store; zeros without one. */
 static void add_staleness(const eni_rank *self, const json_t *reports, json_t *result)
 {
     static const char *const keys[] = {"staleness", "staleness_steady", "holds", "max_clocks_ahead"};
@@ -365,7 +365,7 @@ static void add_staleness(const eni_rank *self, const json_t *reports, json_t *r
                             json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95",
                                       0, "p99", 0, "max", 0, "histogram", 0, steps));
     else
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) /* what it does not say is left out */
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) /* absent ones are left out */
             json_object_set(result, keys[i], json_object_get(psd, keys[i]));
     json_object_set_new(result, "staleness_theory", theory_of_staleness(self));
 }
@@ -387,7 +387,7 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
     eni_json_set_int(result, "payload_bytes", (uint64_t)payload);
     const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
     eni_json_set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
-    /* Tensors start on 64 bytes; what fills up the one before travels with it, in payload_bytes. */
+    /* Tensors start on 64 bytes; the padding before them travels too, in payload_bytes. */
     ENI_JSON_SET_INTS(result, {"padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5)},
                       {"wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes")},
                       {"tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes")},
@@ -415,7 +415,7 @@ static void add_environment(const eni_rank *self, json_t *result)
     json_object_set_new(result, "environment", env);
 }
 
-/* What carries the exchange. */
+/* The carrier of the exchange. */
 static void add_carrier(const eni_rank *self, json_t *result)
 {
     const char *psd_transport = self->exchange.client == NULL                 ? NULL
@@ -435,7 +435,7 @@ static void add_carrier(const eni_rank *self, json_t *result)
                       carrier != NULL ? self->trainer.why : self->exchange.all.choice.why));
     if (is_nccl)
         json_object_set_new(json_object_get(result, "collective"), "bytes",
-                            json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
+                            json_string("payload is the algorithm's; NCCL's own traffic cannot be seen"));
     eni_json_set_text(result, "transport",
                       psd_transport != NULL             ? psd_transport
                       : self->exchange.all.coll != NULL ? coll_transport
@@ -527,7 +527,7 @@ static void add_outcome(const eni_rank *self, const json_t *reports, const judge
     eni_json_set_text(result, "order_sha256", self->job.order_sha256);
 }
 
-/* When it ran, on the clock of rank 0's host, and what of that it does not count. */
+/* When it ran, on the clock of rank 0's host, and the intervals that do not count. */
 static void add_clock(const eni_rank *self, json_t *result)
 {
     const eni_stats *t = &self->records.stats;
@@ -536,7 +536,7 @@ static void add_clock(const eni_rank *self, json_t *result)
                                   (json_int_t)t->clock_end_ns, "paused"));
 }
 
-/* Every rank that was to be slow, and what came of it. */
+/* Every rank that was slowed down on request, and the effect. */
 static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *result)
 {
     json_t *list = json_array();
@@ -553,7 +553,7 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
     json_object_set_new(result, "stragglers", list);
 }
 
-/* Who finds result.json finds all of it. */
+/* result.json appears complete, or not at all. */
 static en_status write_json(const eni_rank *self, const json_t *result)
 {
     char path[1024], *text = eni_json_dump(result, JSON_INDENT(2));
@@ -563,7 +563,7 @@ static en_status write_json(const eni_rank *self, const json_t *result)
     return st;
 }
 
-/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it. */
+/* A run that resumes a finished one knows only the end of its curve: `entrain report` reads all of it. */
 static void print_reached(const eni_rank *self, const eni_curve_end *curve)
 {
     char samples[32];
@@ -578,7 +578,7 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
                self->records.asked.target, curve->last.accuracy * 100);
 }
 
-/* Of a rank with several devices: what part of the time they wait for each other. */
+/* The share of time that the devices of one rank wait for each other. */
 static void print_bubble(const json_t *result)
 {
     const json_t *pipeline = json_object_get(result, "pipeline");
@@ -594,7 +594,7 @@ static void print_bubble(const json_t *result)
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
-    if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it is no end */
+    if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it goes on */
     if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (about->has_accuracy)
@@ -603,7 +603,7 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
     else
         printf("Test set: Average loss: %.6f%s\n", last->loss,
                self->records.asked.target > 0
-                   ? "; without classes there is no accuracy, and no target is reached"
+                   ? "; without classes it has no accuracy, so no target is reached"
                    : "");
     if (isfinite(last->accuracy) && self->records.asked.target > 0 && about->has_accuracy)
         print_reached(self, &last->curve);
@@ -625,7 +625,7 @@ static void add_statistics(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "bn_stats", self->job.bn_stats);
 }
 
-/* What the snapshots took: on the clock copies, after it what makes points of the ranks' parts. */
+/* The costs of the snapshots: copies on the clock, making points of the ranks' parts after it. */
 static void add_measuring(const eni_rank *self, const json_t *reports, json_t *result)
 {
     const eni_looks *looks = &self->records.looks;
@@ -642,8 +642,8 @@ static void add_measuring(const eni_rank *self, const json_t *reports, json_t *r
                                   "bytes_after", sum_over_ranks(reports, "snapshot_bytes_after")));
 }
 
-/* Training went uphill, and no loss was so large that it was none: the last epoch's mean and the last step's loss are ten
- * times the first step's, and ten times what guessing has, which a trained model begins below. */
+/* Whether training went uphill with finite losses: the last epoch's mean and the last step's loss are ten
+ * times the first step's, and ten times that of guessing, below which a trained model begins. */
 static bool has_grown(const eni_rank *self, const json_t *result)
 {
     const eni_stats *t = &self->records.stats;
@@ -652,7 +652,7 @@ static bool has_grown(const eni_rank *self, const json_t *result)
     if (!(fmin(mean, t->newest_loss) > 10 * fmax(t->first_loss, guess))) return false;
     eni_warn("train",
              "the training loss has grown from %.4g in the first step to %.4g in the last one: training has "
-             "diverged; try a smaller --lr than %g, and look at the signs in a strategy of your own",
+             "diverged; try a smaller --lr than %g, and check the signs in a strategy of your own",
              t->first_loss, t->newest_loss, self->job.schedule.base);
     return true;
 }
@@ -714,7 +714,7 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
     json_decref(result);
 }
 
-/* The curve and the final model: on the test set, also where the curve is of another one. */
+/* The curve and the final model: on the test set, even if the curve is of another one. */
 static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 {
     const float *flat = eni_rank_flat(self, ENI_SLOT_EVAL);
@@ -734,7 +734,7 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
     return EN_OK;
 }
 
-/* Of the ranks that have reported. */
+/* Checks the weights of the ranks that have reported. */
 static en_status check_weights(const eni_rank *self, const json_t *reports)
 {
     const json_t *first = report_of_rank(reports, 0);
@@ -752,7 +752,7 @@ static en_status check_weights(const eni_rank *self, const json_t *reports)
     return EN_OK;
 }
 
-/* NAN when the user does not wait for that. */
+/* NAN if the user does not wait for it. */
 static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
     *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};

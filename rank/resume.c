@@ -1,4 +1,4 @@
-/* resume.c - which checkpoint a run goes on from, and whether it may; see save.h.
+/* resume.c - which checkpoint a run resumes, and whether it may; see save.h.
  *
  * Every rank reads and checks the file for itself, before it meets the others; that all have read the same
  * one is part of what they agree on (join.c). */
@@ -29,18 +29,18 @@ static __attribute__((format(printf, 2, 3))) en_status refuse(const eni_rank *se
     return eni_fail(EN_EINVAL, "resume", "--resume=%s: %s", self->saving.past_path, text);
 }
 
-/* ---- which ---- */
+/* ---- finding the checkpoint ---- */
 
-/* The newest whole one. Damaged ones are named and passed over; one of another network is no damage. */
+/* The newest whole one. Damaged ones are logged and skipped; one of another network is not damaged. */
 static en_status read_newest(eni_rank *self)
 {
     const char *dir = self->saving.asked.dir;
     char why[ENI_ST_WHY];
     uint64_t found[LISTED];
     if (dir[0] == 0)
-        return eni_fail(
-            EN_EINVAL, "resume",
-            "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
+        return eni_fail(EN_EINVAL, "resume",
+                        "--resume=auto: no folder to resume from; use --checkpoint-dir=FOLDER, or "
+                        "--out=FOLDER of the run");
     size_t n = eni_checkpoint_list(dir, "", found, LISTED);
     for (size_t i = 0; i < n; i++) {
         eni_checkpoint_path(dir, found[i], self->saving.past_path, sizeof self->saving.past_path);
@@ -50,7 +50,7 @@ static en_status read_newest(eni_rank *self)
         if (st == EN_OK) return EN_OK;
         if (st == EN_EMISMATCH || st == EN_EVERSION) return refuse(self, "%s", why);
         if (st == EN_ENOMEM) return st;
-        eni_warn("resume", "%s is passed over: %s", self->saving.past_path, why);
+        eni_warn("resume", "%s is skipped: %s", self->saving.past_path, why);
     }
     if (n == 0) return EN_OK; /* nothing yet: from the start */
     return eni_fail(EN_EFORMAT, "resume",
@@ -68,7 +68,7 @@ static en_status read_given(eni_rank *self)
     return st;
 }
 
-/* ---- whether ---- */
+/* ---- checks ---- */
 
 static __attribute__((format(printf, 4, 5))) void add(eni_fact *facts, uint32_t *n, const char *key,
                                                       const char *fmt, ...)
@@ -139,12 +139,12 @@ static en_status check_facts(const eni_rank *self)
         const char *then = eni_checkpoint_fact(c, now[i].key);
         if (then != NULL && strcmp(then, now[i].value) == 0) continue;
         return refuse(self,
-                      "it was written with %s %.80s, and this run has %.80s: give the same, or start over in "
+                      "it was written with %s %.80s, but this run has %.80s: use the same, or start over in "
                       "another folder",
                       now[i].key, then == NULL ? "unknown" : then, now[i].value);
     }
     if (c->plan_samples == self->job.plan.samples && strcmp(c->order_sha256, self->job.order_sha256) != 0)
-        return refuse(self, "its samples came in the order %.8s.., this run's come in %.8s..",
+        return refuse(self, "its samples came in the order %.8s.., but this run's come in %.8s..",
                       c->order_sha256, self->job.order_sha256);
     return EN_OK;
 }
@@ -172,16 +172,16 @@ static en_status check_strategy(const eni_rank *self)
     const bool is_other = strcmp(c->strategy, self->job.strategy->name) != 0,
                has_options = strcmp(c->options, options) == 0;
     if (thing != NULL && (is_other || !has_options))
-        return refuse(self, "it has %s for each rank of %s:%s, and this run is %s:%s", thing, c->strategy,
+        return refuse(self, "it has %s for each rank of %s:%s, but this run is %s:%s", thing, c->strategy,
                       c->options, self->job.strategy->name, options);
     if (thing != NULL && c->world != (uint64_t)self->nfirst)
-        return refuse(self, "it has %s for each of %" PRIu64 " worker%s, and here are %d", thing, c->world,
-                      c->world == 1 ? "" : "s", self->nfirst);
+        return refuse(self, "it has %s for each of %" PRIu64 " worker%s, but this run has %d", thing,
+                      c->world, c->world == 1 ? "" : "s", self->nfirst);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
-        return refuse(self, "%s keeps state of its own, of which a run of %s has none",
+        return refuse(self, "%s keeps state of its own, which a run of %s does not have",
                       self->job.strategy->name, c->strategy);
     if (is_other || !has_options)
-        eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options,
+        eni_info("resume", "a run of %s:%s is resumed as %s:%s", c->strategy, c->options,
                  self->job.strategy->name, options);
     if (strcmp(c->device, device) != 0)
         eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device,
@@ -198,11 +198,11 @@ en_status eni_resume_groups(const eni_rank *self)
     eni_rank_groups_text(self->groups, self->world.nranks, now, sizeof now);
     if (strcmp(c->groups, now) == 0) return EN_OK;
     return refuse(
-        self, "it has %s for each rank of the groups %.100s, and this run's are %.100s: give --groups=%.100s",
+        self, "it has %s for each rank of the groups %.100s, but this run's are %.100s: use --groups=%.100s",
         thing, c->groups, now, c->groups);
 }
 
-/* ---- where ---- */
+/* ---- the position ---- */
 
 /* "16, 32, 64": the batch sizes nearest to ours with which a step begins after `rest` samples of an epoch. */
 static void batches_that_fit(const eni_rank *self, uint64_t rest, char *text, size_t bytes)
@@ -227,7 +227,7 @@ static en_status find_position(eni_rank *self)
                       c->samples, self->job.plan.samples);
     if (self->job.is_claiming) {
         self->saving.first_micro = eni_plan_micro_at(&self->job.plan, c->samples);
-        /* random numbers of steps that were are not drawn again */
+        /* random numbers of past steps are not drawn again */
         self->saving.first_step = self->saving.first_micro / self->job.plan.world;
         return EN_OK;
     }
@@ -254,7 +254,7 @@ en_status eni_resume_find(eni_rank *self)
     return find_position(self);
 }
 
-/* ---- everything back in its place ---- */
+/* ---- restoring ---- */
 
 static void put(const eni_rank *self, uint32_t slot, const eni_saved_vector *vector)
 {
@@ -280,8 +280,7 @@ en_status eni_resume_weights(eni_rank *self)
 
 /* ---- the store ---- */
 
-/* What is behind elements [lo, hi): of spans that had come unequally far, the least. Partitions may be
- * cut differently from the ones that were saved. */
+/* The progress of elements [lo, hi): the least of its spans. Partitions may differ from the saved ones. */
 static eni_saved_span behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
 {
     eni_saved_span least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
@@ -330,7 +329,7 @@ en_status eni_resume_store(eni_rank *self)
 
 static en_status missing(const eni_rank *self, const char *what)
 {
-    return refuse(self, "%s keeps %.60s in every rank, which a run of %s has not saved",
+    return refuse(self, "%s keeps %.60s in every rank, but a run of %s has not saved it",
                   self->job.strategy->name, what, self->saving.past.strategy);
 }
 
@@ -367,7 +366,7 @@ static en_status restore_vectors(eni_rank *self)
     return EN_OK;
 }
 
-/* A state may name buckets: then they must be cut as they were. */
+/* A state may refer to buckets: then they must be the same. */
 static en_status check_buckets(const eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
@@ -379,7 +378,8 @@ static en_status check_buckets(const eni_rank *self)
     }
     if (is_same) return EN_OK;
     return refuse(
-        self, "%s keeps state for each of %zu buckets, and here are %u others: give the same --bucket-cap-mb",
+        self,
+        "%s keeps state for each of %zu buckets, but this run has %u others: use the same --bucket-cap-mb",
         self->job.strategy->name, c->nspans, self->job.buckets->n);
 }
 
@@ -396,7 +396,7 @@ static en_status restore_state(eni_rank *self)
     return EN_OK;
 }
 
-/* As the rank had it; of another number of workers, rank 0's. */
+/* The rank's own loss scale; with another number of workers, rank 0's. */
 static en_status restore_scale(eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
@@ -404,11 +404,11 @@ static en_status restore_scale(eni_rank *self)
     const uint32_t r = is_same_world ? (uint32_t)self->world.rank : 0;
     if (r >= c->nranks) return EN_OK;
     eni_scale_facts facts = c->ranks[r].scale;
-    if (!is_same_world) facts.overflows = facts.samples = 0; /* nobody's here */
+    if (!is_same_world) facts.overflows = facts.samples = 0; /* not of a rank here */
     return eni_trainer_set_scale(&self->trainer, &facts);
 }
 
-/* Sums go to the ranks that had them; with another number of workers rank 0 carries them. */
+/* Sums go to the ranks that had them; with another number of workers rank 0 gets them. */
 static void restore_tally(eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
@@ -440,7 +440,7 @@ en_status eni_resume_state(eni_rank *self)
     }
     restore_tally(self);
     if (self->world.rank == 0)
-        eni_info("resume", "goes on from sample %" PRIu64 " of %" PRIu64 " (%s)", self->saving.past.samples,
+        eni_info("resume", "resumes at sample %" PRIu64 " of %" PRIu64 " (%s)", self->saving.past.samples,
                  self->job.plan.samples, self->saving.past_path);
     for (uint32_t i = 0; i < self->saving.past.nvectors; i++) { /* as much as the model, several times */
         eni_free(self->saving.past.vectors[i].flat);

@@ -34,18 +34,18 @@ struct eni_saver {
     uint64_t next_try; /* for the message of a failure */
 };
 
-/* ---- whether it can be ---- */
+/* ---- obstacles ---- */
 
-/* What a checkpoint has no place for. NULL: nothing. */
+/* Why a checkpoint cannot hold the strategy's state. NULL: it can. */
 static const char *obstacle(const eni_rank *self)
 {
     const en_strategy *s = self->job.strategy;
-    if (s->partition_state > 0) return "its store keeps state beside the weights";
+    if (s->partition_state > 0) return "its store keeps state besides the weights";
     if (s->peer_vecs > 0) return "its store keeps vectors for every worker";
     if (s->flags & EN_STORE_ON_RANKS) return "its ranks keep stores of their own";
-    if (self->job.is_claiming && s->state > 0) return "its ranks keep state and are at no common step";
+    if (self->job.is_claiming && s->state > 0) return "its ranks keep state but share no common step";
     if (s->flags & EN_STORE_ON_SERVERS && !(s->flags & EN_SYNCHRONOUS) && !self->job.is_claiming)
-        return "with --assign=fixed its ranks are at no common step: leave --assign away";
+        return "with --assign=fixed its ranks share no common step: omit --assign";
     return NULL;
 }
 
@@ -59,7 +59,7 @@ static en_status refuse(const eni_rank *self, const char *why)
 static en_status refuse_mixing(const char *dir)
 {
     return eni_fail(EN_EINVAL, "save",
-                    "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
+                    "%s holds checkpoints of an earlier run: use --resume=auto to resume the newest, or "
                     "another --checkpoint-dir or --out to start over",
                     dir);
 }
@@ -71,9 +71,10 @@ en_status eni_save_check(const eni_rank *self)
     uint64_t newest;
     if (asked->every == 0) return EN_OK;
     if (dir[0] == 0)
-        return eni_fail(EN_EINVAL, "save",
-                        "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
-                        (long long)asked->every);
+        return eni_fail(
+            EN_EINVAL, "save",
+            "--checkpoint-every=%lld: no folder for them; use --checkpoint-dir=FOLDER, or --out=FOLDER",
+            (long long)asked->every);
     EN_TRY(refuse(self, obstacle(self)));
     if (eni_checkpoint_list(dir, "", &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
@@ -82,8 +83,8 @@ en_status eni_save_check(const eni_rank *self)
     if (self->saving.is_resumed)
         return eni_fail(
             EN_EINVAL, "save",
-            "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
-            "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
+            "%s holds a newer checkpoint (sample %llu) than the one to resume (%llu), which the next "
+            "--resume=auto would take: use another --checkpoint-dir or --out, or remove the newer ones",
             dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
     return asked->may_replace ? EN_OK : refuse_mixing(dir);
 }
@@ -119,7 +120,7 @@ en_status eni_save_open(eni_rank *self)
     s->next = (s->last / s->every + 1) * s->every;
     memcpy(s->dir, self->saving.asked.dir, sizeof s->dir);
     if (self->world.rank != 0) return EN_OK;
-    uint64_t left; /* behind a link they were not removed */
+    uint64_t left; /* not removed from behind a link */
     if (!self->saving.is_resumed && eni_checkpoint_list(s->dir, "", &left, 1) > 0)
         return refuse_mixing(s->dir);
     return take_folder(s);
@@ -127,7 +128,7 @@ en_status eni_save_open(eni_rank *self)
 
 /* ---- the write ---- */
 
-/* Training goes on whatever happens here; the older ones stay as long as this one is not durable. */
+/* Training goes on whatever happens here; the older ones stay until this one is durable. */
 static void *write_main(void *user)
 {
     eni_saver *s = user;
@@ -139,7 +140,7 @@ static void *write_main(void *user)
     }
     const char *remedy = s->status == EN_ENONFINITE
                              ? "training has diverged: resume an earlier one with a smaller --lr"
-                             : "make room there, or choose another --checkpoint-dir";
+                             : "free space there, or choose another --checkpoint-dir";
     eni_warn("save",
              "no checkpoint at sample %llu: %s; training goes on, earlier checkpoints are kept, the next is "
              "tried at sample %llu; %s",
@@ -147,7 +148,7 @@ static void *write_main(void *user)
     return NULL;
 }
 
-/* Waits for the write under way, and books it. */
+/* Waits for the write under way, and counts it. */
 static void end_write(eni_saving *saving)
 {
     eni_saver *s = saving->saver;
@@ -170,7 +171,7 @@ static void begin_write(eni_saving *saving)
     int code = pthread_create(&s->thread, NULL, write_main, s);
     s->is_writing = code == 0;
     if (code == 0) return;
-    eni_warn("save", "no checkpoint at sample %llu: no thread to write it: %s",
+    eni_warn("save", "no checkpoint at sample %llu: cannot start a thread to write it: %s",
              (unsigned long long)s->job.samples, strerror(code));
     saving->nfailed++;
     eni_checkpoint_fini(&s->job);
@@ -183,18 +184,19 @@ en_status eni_save_check_strategy(const eni_rank *self)
     return self->saving.asked.every == 0 ? EN_OK : refuse(self, eni_collect_obstacle(self));
 }
 
-/* Points of the curve are made whole too, for this moves tensors anyway. At the end of a run that is called off, which has
- * little time, only once the checkpoint is there; else before it is, for who goes on from it has them all. */
+/* Makes points of the curve whole, too, since this moves tensors anyway. At the end of a run that is stopped,
+ * which has little time, only after the checkpoint; else before it, so that a run that resumes it has them
+ * all. */
 static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
 {
     eni_saver *s = self->saving.saver;
     const bool is_first = self->world.rank == 0;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
-    EN_TRY(eni_save_check_strategy(self)); /* since its first step too */
+    EN_TRY(eni_save_check_strategy(self)); /* it may have changed since its first step */
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
-    eni_recorder_flush(
-        self->records.recorder); /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
+    /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
+    eni_recorder_flush(self->records.recorder);
     if (is_first) end_write(&self->saving);
     s->last = samples;
     if (is_first || !self->job.is_claiming) { /* claimed: rank 0 asks the store, nobody else is needed */
@@ -214,13 +216,13 @@ en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
     const bool has_shown = self->records.stats.sum.steps == self->records.stats.begin_steps + 1;
-    if (has_shown) EN_TRY(eni_save_check_strategy(self)); /* in its first step, what it did not declare */
+    if (has_shown) EN_TRY(eni_save_check_strategy(self)); /* its first step shows what it did not declare */
     if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples, false);
 }
 
-/* Where the run was called off: all ranks are at the same step, or done with the store. */
+/* The samples at which the run was stopped: all ranks are at the same step, or done with the store. */
 static uint64_t end_samples(const eni_rank *self)
 {
     return self->job.is_claiming ? 0
@@ -233,9 +235,10 @@ en_status eni_save_wish(eni_rank *self)
     const uint64_t samples = end_samples(self);
     if (self->job.is_claiming && self->world.rank != 0) return EN_OK;
     if (s == NULL && self->world.rank == 0)
-        eni_warn("save", "a signal asks for a checkpoint: without --checkpoint-every this run has none");
+        eni_warn("save", "a signal requested a checkpoint: without --checkpoint-every this run writes none");
     if (s == NULL || (!self->job.is_claiming && samples == s->last)) return EN_OK; /* it is there */
-    if (self->world.rank == 0) eni_info("save", "a checkpoint, as a signal asks: training goes on");
+    if (self->world.rank == 0)
+        eni_info("save", "writing a checkpoint, requested by a signal: training goes on");
     return save_at(self, samples, false);
 }
 

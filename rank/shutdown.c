@@ -1,4 +1,4 @@
-/* shutdown.c - one thread on signals and the member: notes why the run ends, and ends it when time is up. */
+/* shutdown.c - one thread watches signals and the member: why the run ends, and when time is up. */
 #include "rank/shutdown.h"
 
 #include <poll.h>
@@ -17,10 +17,10 @@
 #include "runtime/control/control.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
-static const int64_t patient_ns = 60 * ENI_SECOND;   /* the same, by somebody who has time */
+static const int64_t patient_ns = 60 * ENI_SECOND;   /* the same, for a request that waits */
 static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */
 static const int64_t last_loss_ns = 1500 * ENI_MILLI;
-enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
+enum { LOOK_MS = 100 }; /* delay of a request from elsewhere */
 
 enum { END_OPEN, END_OWNER, END_LAST_RESORT };
 
@@ -30,11 +30,11 @@ struct eni_shutdown {
     pthread_mutex_t lock; /* of member */
     eni_member *member;
     int wake_fd, over_fd, wish_fd;
-    bool has_signal; /* the thread's: another one would be the user in a hurry */
+    bool has_signal; /* the thread's: a second one means that the user is in a hurry */
     atomic_int is_over, signal_number, is_stopping;
-    atomic_int end;                    /* who ends this process */
+    atomic_int end;                    /* END_*: the part that ends this process */
     _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
-    int64_t more_ns;                   /* the thread's: how much longer than else the end may take */
+    int64_t more_ns;                   /* the thread's: extra time for the end */
 };
 
 /* ---- what has happened ---- */
@@ -49,7 +49,7 @@ static void get_over(eni_shutdown *e)
 static void ask(eni_shutdown *e, int signal_number)
 {
     if (atomic_load(&e->asked_ns) != INT64_MAX) return;
-    atomic_store(&e->signal_number, signal_number); /* who sees that it was asked sees by what */
+    atomic_store(&e->signal_number, signal_number); /* before asked_ns, so that its readers see the signal */
     atomic_store(&e->asked_ns, eni_now_ns());
 }
 
@@ -61,7 +61,7 @@ static void heed_signal(eni_shutdown *e)
     /* In a terminal all ranks get the signal at once: another's wish may have come before our own. */
     const bool is_second = e->has_signal;
     e->has_signal = true;
-    if (e->more_ns > 0) atomic_store(&e->asked_ns, INT64_MAX); /* who waits here is in a hurry */
+    if (e->more_ns > 0) atomic_store(&e->asked_ns, INT64_MAX); /* the user here is in a hurry */
     e->more_ns = 0;
     ask(e, number);
     if (!is_second) atomic_store(&e->signal_number, number);
@@ -129,7 +129,7 @@ static void look(eni_shutdown *e)
                                 atomic_load(&e->lost_ns) != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));
 }
 
-/* The descriptor that says that the run broke; it stays readable, so it is polled until then. */
+/* Readable once the run is broken; it stays so, so it is polled until then. */
 static int member_fd(eni_shutdown *e)
 {
     pthread_mutex_lock(&e->lock);
@@ -158,7 +158,7 @@ static void *run_shutdown(void *argument)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- start and stop ---- */
 
 en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **shutdown_out)
 {
@@ -176,7 +176,7 @@ en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **s
         *shutdown_out = e;
         return EN_OK;
     }
-    eni_error("shutdown", "cannot start the thread that hears signals: too many threads or open files?");
+    eni_error("shutdown", "cannot start the thread for signals: check the limits on threads and open files");
     if (e->wish_fd >= 0) close(e->wish_fd);
     if (e->wake_fd >= 0) close(e->wake_fd);
     if (e->over_fd >= 0) close(e->over_fd);

@@ -2,14 +2,14 @@
  *
  * - asked: the user wants the run to end. It ends before one of the next steps, on all ranks alike, and the
  * rest (results, checkpoint, goodbye) follows as at the end of a budget.
- * - over: 0.5 s later (a minute, if it was asked by somebody who waits for the checkpoint: control/ask.h), or at once while the ranks have not met, every wait ends with EN_EINTR, and rank 0
- * writes what it knows.
+ * - over: 0.5 s later (a minute, if the request waits for the checkpoint: control/ask.h), or at once while the
+ * ranks have not met, every wait ends with EN_EINTR, and rank 0 writes what it knows.
  * - last: 0.6 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
- * cannot hear. The process ends without it.
+ * cannot react. The process ends without it.
  *
  * SIGUSR1 and SIGUSR2 ask for a checkpoint (eni_member_save), and the run goes on.
  *
- * One thread watches; it also tells the launcher at once who died. */
+ * One thread watches; it also reports deaths to the launcher at once. */
 #ifndef RANK_SHUTDOWN_H
 #define RANK_SHUTDOWN_H
 
@@ -31,10 +31,10 @@ typedef struct eni_shutdown_config {
 
 en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **shutdown_out);
 
-/* The member has joined: from now on a signal is a wish, which it passes on. NULL: it is about to be closed. */
+/* The member has joined: it passes on signals as requests from now on. NULL: it is about to be closed. */
 void eni_shutdown_watch(eni_shutdown *shutdown, eni_member *member);
 
-/* Readable, for ever, once it is over. Borrowed: poll it only. */
+/* Readable once it is over, and stays so. Borrowed: poll it only. */
 int eni_shutdown_fd(const eni_shutdown *shutdown);
 
 /* EN_EINTR once it is over. One atomic load; any thread. */
@@ -43,11 +43,11 @@ en_status eni_shutdown_status(const eni_shutdown *shutdown);
 /* Whether the user wants the run to end, here or anywhere. Any thread. */
 bool eni_shutdown_is_asked(eni_shutdown *shutdown);
 
-/* SIGINT or SIGTERM: what was sent here first; SIGTERM when the wish came from elsewhere. */
+/* SIGINT or SIGTERM: the first one sent here; SIGTERM for a request from elsewhere. */
 int eni_shutdown_signal(const eni_shutdown *shutdown);
 
-/* The compute thread has heard and is leaving: the last resort is not needed any more. Where that has begun already, this
- * does not return: the process ends while all that it reads stands. */
+/* The compute thread has reacted and is leaving: the last resort is not needed any more. If that has begun
+ * already, this does not return: the process ends while all that it reads is valid. */
 void eni_shutdown_heard(eni_shutdown *shutdown);
 
 /* Joins the thread and frees; NULL is fine. */

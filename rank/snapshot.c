@@ -1,12 +1,12 @@
-/* snapshot.c - the models of the curve: what each rank and psd keep while the clock runs, and what becomes of it after.
+/* snapshot.c - the models of the curve: copies on each rank and psd while the clock runs, whole models after.
  *
- *     on the clock   no tensor moves. Rank 0 copies its weights, where they are the model; where the model is the mean of all
- *                    ranks' each copies its own; where it is the store's psd copies its partitions when rank 0 says so
- *                    (a header); with --bn-stats=mean each rank copies its statistics
- *     after it       rank 0 makes whole models of that, the oldest first: all-reduce, pull, gather. A point of which
- *                    somebody has lost his part is left out, and counted
+ *     on the clock   no tensor moves. Rank 0 copies its weights, if they are the model; if the model is the mean
+ *                    of all ranks', each copies its own; if it is the store's, psd copies its partitions on
+ *                    rank 0's message (a header); with --bn-stats=mean each rank copies its statistics
+ *     after it       rank 0 makes whole models of these, the oldest first: all-reduce, pull, gather. A point of
+ *                    which a part is lost is left out, and counted
  *
- * A checkpoint makes whole models too, of what is there by then: else a run that goes on would lack them. */
+ * A checkpoint makes whole models too, of the copies so far: else a resumed run would lack them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static float *own_state(const eni_rank *self)
     return job->states == NULL ? job->state : job->states + (uint64_t)self->world.rank * job->schema.nstate;
 }
 
-/* So many elements; 0: no other rank's business, or there are none. */
+/* Their number of elements; 0: not needed of this rank, or the network has none. */
 static uint64_t own_states(const eni_rank *self)
 {
     const eni_job *job = &self->job;
@@ -35,7 +35,7 @@ static uint64_t own_states(const eni_rank *self)
     return job->state != NULL && self->world.rank == 0 ? job->schema.nstate : 0;
 }
 
-/* As they are now, into `to`. */
+/* Copies the present ones into `to`. */
 static en_status copy_states(const eni_rank *self, float *to)
 {
     const uint64_t nstate = self->job.schema.nstate, n = own_states(self);
@@ -44,7 +44,7 @@ static en_status copy_states(const eni_rank *self, float *to)
     return EN_OK;
 }
 
-/* Of all ranks, by the control plane, into job.states. */
+/* Gathers those of all ranks, by the control plane, into job.states. */
 static en_status gather_states(eni_rank *self)
 {
     eni_job *job = &self->job;
@@ -85,7 +85,7 @@ static void mean_of_states(eni_job *job)
     }
 }
 
-/* Of what own_state has, at rank 0 what is judged. With --bn-stats=mean all ranks together. */
+/* Makes the statistics to evaluate, at rank 0, from own_state's. With --bn-stats=mean all ranks together. */
 static en_status judge_states(eni_rank *self)
 {
     if (self->job.states == NULL) return EN_OK;
@@ -102,7 +102,7 @@ en_status eni_snapshot_state(eni_rank *self)
     return judge_states(self);
 }
 
-/* Slot ENI_SLOT_EVAL has this rank's weights: of them what the strategy's model is. */
+/* Turns this rank's weights in slot ENI_SLOT_EVAL into the strategy's model. */
 static en_status mean_of_weights(eni_rank *self)
 {
     const eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_EVAL, .nsamples = 1};
@@ -125,12 +125,12 @@ en_status eni_snapshot(eni_rank *self)
 
 /* ---- while the clock runs ---- */
 
-/* Who has what of a snapshot. */
+/* The shares of a snapshot. */
 typedef struct portion {
     uint32_t slot;
     bool is_first, is_store, is_mean;
     bool is_whole;              /* rank 0 has all of it */
-    uint64_t nstates, nweights; /* elements of this rank's copy; of nobody's business: 0 */
+    uint64_t nstates, nweights; /* elements of this rank's copy; 0: not needed */
 } portion;
 
 static en_status portion_of(const eni_rank *self, portion *s)
@@ -216,7 +216,7 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
 
 /* ---- after it ---- */
 
-/* Of a store that claims are counted by: rank 0's own batch may be far behind what the others have pushed since. */
+/* With claims the store counts: rank 0's own batch may be far behind the others' later pushes. */
 static void note_of_store(const eni_rank *self, eni_copy_note *note)
 {
     eni_partition_past past;
@@ -225,7 +225,7 @@ static void note_of_store(const eni_rank *self, eni_copy_note *note)
     note->samples = past.samples < self->job.plan.samples ? past.samples : self->job.plan.samples;
 }
 
-/* What psd has kept, into slot ENI_SLOT_EVAL. EN_ENOENT: some partition of it is gone. */
+/* Pulls psd's copy into slot ENI_SLOT_EVAL. EN_ENOENT: some partition of it is gone. */
 static en_status pull_kept(eni_rank *self, uint32_t number)
 {
     eni_client *client = self->exchange.client;
@@ -244,7 +244,7 @@ static en_status pull_kept(eni_rank *self, uint32_t number)
     return EN_OK;
 }
 
-/* The oldest copy becomes a point. */
+/* Makes a point of the oldest copy. */
 static en_status make_whole(eni_rank *self, const portion *s, float *room)
 {
     eni_copies *own = self->records.looks.own;
@@ -252,7 +252,7 @@ static en_status make_whole(eni_rank *self, const portion *s, float *room)
     eni_copy_note note = *eni_copies_note(own, 0);
     en_status st = EN_OK;
     if (copy == NULL)
-        return eni_fail(EN_EIO, "snapshots", "cannot read what was written to %s: it has changed",
+        return eni_fail(EN_EIO, "snapshots", "cannot read %s: its contents have changed",
                         eni_copies_path(own));
     if (s->nstates > 0) memcpy(own_state(self), copy, s->nstates * sizeof(float));
     if (s->nweights > 0)
@@ -275,7 +275,7 @@ static int by_number(const void *left, const void *right)
     return (*a > *b) - (*a < *b);
 }
 
-/* Of psd's blob nothing is asked. */
+/* psd's blob is ignored. */
 static bool is_with_all(const eni_blobs *blobs, uint32_t number)
 {
     for (size_t r = 0; r + 1 < blobs->count; r++) {
@@ -286,14 +286,14 @@ static bool is_with_all(const eni_blobs *blobs, uint32_t number)
     return true;
 }
 
-/* Copies from `begin` up to `end` make no points. */
+/* Drops the copies from `begin` up to `end`, which make no points. */
 static void lose(eni_rank *self, uint32_t begin, uint32_t end)
 {
     eni_copies_forget(self->records.looks.own, begin, end);
     self->records.looks.lost += end - begin;
 }
 
-/* Of a point that some rank has not, or does not want to make, the others' copies go. Ranks only: psd says what it has. */
+/* If a rank lacks its part of a point, or gives it up, the others drop theirs. psd reports its own. */
 static en_status agree(eni_rank *self)
 {
     eni_copies *own = self->records.looks.own;
@@ -337,13 +337,14 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     if (looks->own == NULL) return EN_OK;
     EN_TRY(portion_of(self, &s));
     if (self->job.is_claiming && !self->records.is_concluding && needs_all(self, &s))
-        return EN_OK; /* at a checkpoint of ranks that are at no common step */
+        return EN_OK; /* at a checkpoint of ranks without a common step */
     EN_TRY(make_all_whole(self, &s, is_called_off));
     if (looks->lost > lost && !is_called_off && self->world.rank == 0)
-        eni_warn("snapshots",
-                 "%llu points of the accuracy curve are left out: somebody who had a part of them has lost "
-                 "it, or had no room for it",
-                 (unsigned long long)(looks->lost - lost));
+        eni_warn(
+            "snapshots",
+            "%llu points of the accuracy curve are left out: a rank or psd has lost its part of them, or "
+            "had no room for it",
+            (unsigned long long)(looks->lost - lost));
     const eni_moved after = eni_count_moved(self);
     *(self->records.is_concluding ? &looks->after_bytes : &looks->clock_bytes) +=
         after.payload_sent + after.payload_received - before.payload_sent - before.payload_received;

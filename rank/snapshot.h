@@ -1,4 +1,4 @@
-/* snapshot.h - the models of the curve (curve.h): what is kept of them on the clock, and what is made of it after. Compute
+/* snapshot.h - the models of the curve (curve.h): copies on the clock, whole models after it. Compute
  * thread. */
 #ifndef RANK_SNAPSHOT_H
 #define RANK_SNAPSHOT_H
@@ -7,11 +7,11 @@
 #include "rank/step.h"
 
 typedef struct eni_looks {
-    uint64_t points; /* of the curve that are still to come when the run begins */
+    uint64_t points; /* of the curve, still to come when the run begins */
     eni_copies *own; /* this rank's parts of points that are not whole yet; NULL: it has none, or the whole */
     uint64_t taken, lost; /* came due on this rank; of these, parts of points that could not be made whole */
-    int64_t clock_ns, after_ns;        /* took of the training clock, and after it */
-    uint64_t clock_bytes, after_bytes; /* payload, where points were made whole on it, and after it */
+    int64_t clock_ns, after_ns;        /* taken from the training clock, and after it */
+    uint64_t clock_bytes, after_bytes; /* payload of making points whole, on it and after it */
 } eni_looks;
 
 /* Once the strategy is open, before the clock begins: memory for what this rank keeps. */
@@ -20,8 +20,9 @@ en_status eni_snapshots_open(eni_rank *self);
 /* After each step, with the global samples then: copies what this rank keeps, if a point of the curve is due. */
 en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);
 
-/* Rank 0 makes points of what is kept: all ranks together where each has a part of them (not where batches are claimed). At the
- * end of training, and before a checkpoint. `is_called_off` on any of them: the parts are given up. */
+/* Rank 0 makes points of the copies: all ranks together if each has a part of them (not if batches are
+ * claimed). At the end of training, and before a checkpoint. `is_called_off` on any of them: the parts are
+ * given up. */
 en_status eni_snapshots_finish(eni_rank *self, bool is_called_off);
 
 /* Points of this rank's that the curve lacks. */
@@ -31,8 +32,8 @@ uint64_t eni_snapshots_left_out(const eni_rank *self);
  * ranks must call it at the same step. */
 en_status eni_snapshot(eni_rank *self);
 
-/* Of it the running statistics that are judged, as they are now, into job.state at rank 0. With --bn-stats=mean
- * all ranks call it together. */
+/* The present running statistics to evaluate them with, into job.state at rank 0. With --bn-stats=mean all
+ * ranks call it together. */
 en_status eni_snapshot_state(eni_rank *self);
 
 #endif

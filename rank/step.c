@@ -1,7 +1,7 @@
-/* step.c - a training step on a rank: from the samples to what is recorded of it.
+/* step.c - a training step on a rank: from the samples to its record.
  *
- * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
- * (runtime/host/host.c); what computes the gradient is the trainer's. */
+ * Between submit and finish the strategy decides (strategies/), and the host carries it out
+ * (runtime/host/host.c); the trainer computes the gradient. */
 #include "rank/step.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
                    0);
 }
 
-/* How many samples a step has on this host (fixed assignment). */
+/* The samples of a step on this host (fixed assignment). */
 static en_status local_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
 {
     const eni_rank_group *g = &self->exchange.group;
@@ -105,9 +105,9 @@ static en_status local_samples(const eni_rank *self, uint64_t step, uint64_t *sa
     return EN_OK;
 }
 
-/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps that run
- * where the trainer has its vectors take the mean over all samples; where some may turn out not to count
- * nobody knows whose. */
+/* A rank that pushes for others pushes with their samples, which are known because all are assigned. Steps on
+ * the trainer's own vectors take the mean over all samples; if some may turn out not to count, the total is
+ * not known. */
 static en_status note_samples(const eni_step_run *run, const uint64_t *samples, int n)
 {
     const eni_rank *self = run->rank;
@@ -170,7 +170,7 @@ uint64_t eni_step_samples(const eni_step_run *run)
            (self->job.is_claiming ? run->nsamples : eni_plan_step_samples(&self->job.plan, run->step));
 }
 
-/* fp16 drops what overflows, so there the weights may be sound all the same: one warning. */
+/* fp16 drops gradients that overflow, so its weights may be sound all the same: one warning. */
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
 {
     static const char sentence[] =
@@ -185,7 +185,7 @@ en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
     return EN_OK;
 }
 
-/* What the step cost, from the host's counters before and after it. */
+/* Notes the costs of the step, from the host's counters before and after it. */
 static void note_step(eni_step_run *run)
 {
     const eni_host_counters *before = &run->counters;
@@ -233,7 +233,7 @@ static void note_step(eni_step_run *run)
     t->hidden_ns += after.hidden_ns - before->hidden_ns;
 }
 
-/* ---- what people see: loss and accuracy over all ranks ---- */
+/* ---- for display: loss and accuracy over all ranks ---- */
 
 static void show(eni_rank *self, const eni_score *score)
 {
@@ -252,7 +252,7 @@ void eni_step_show(eni_rank *self)
         show(self, &score);
 }
 
-/* Not every step's: what nobody looks at is not sent. */
+/* Not every step's: scores that are not shown are not sent. */
 static void tell_score(eni_rank *self, const eni_deferred_step *d)
 {
     const uint64_t every = self->records.shown_every;
@@ -303,8 +303,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     return eni_step_check_loss(self, s->step, deferred->loss);
 }
 
-/* Where losses come late the step before this one is recorded now, and this one in the next: of this step
- * that takes the time in which what computes is ahead of nobody. */
+/* If losses come late, the previous step is recorded now, and this one in the next. This step is charged with
+ * the wait for it, in which the GPU catches up. */
 en_status eni_step_close(eni_step_run *run)
 {
     eni_rank *self = run->rank;

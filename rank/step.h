@@ -1,4 +1,4 @@
-/* step.h - a training step as a rank sees it: which samples, what the strategy is given, what is recorded.
+/* step.h - a training step of a rank: its samples, the strategy's input, its record.
  *
  *     eni_step_open                        counters before
  *     trainer.gradient  -> eni_step_take   these samples         (once for each micro-batch)
@@ -26,13 +26,13 @@ typedef struct eni_step_run {
     eni_rank *rank;
     uint64_t step, epoch, nsamples, samples_before;
     uint64_t plan_step; /* whose samples; with claims a rank does not take part in every step of the plan */
-    uint32_t submitted; /* buckets that are the strategy's */
+    uint32_t submitted; /* buckets passed to the strategy */
     int64_t begin_ns;
     int64_t mark_ns; /* end of the last piece of compute */
     int64_t data_ns, compute_ns;
     double loss; /* sum over the samples, where the trainer knows it at once */
     uint64_t correct;
-    int set;                    /* else: under which number the trainer will know them (trainer.score) */
+    int set;                    /* else: their number for trainer.score */
     eni_host_counters counters; /* before the step */
     eni_moved moved;            /* the same */
 } eni_step_run;
@@ -40,40 +40,39 @@ typedef struct eni_step_run {
 /* Step `step` begins on this rank. */
 void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out);
 
-/* The trainer has the next micro-batch at hand; `begin_ns`: since when it waited for it. */
+/* The trainer has the next micro-batch at hand; it has waited since `begin_ns`. */
 void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns);
 
-/* The strategy's begin, with what the host wants to know of the step before it; `samples` that count of each
- * of this rank's `n` gradients (1, or accumulate). */
+/* The strategy's begin, after what the host needs to know of the step; `samples` that count of each of this
+ * rank's `n` gradients (1, or accumulate). */
 en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n);
 
-/* Buckets up to `end` (exclusive) that have not left yet leave: their gradient is where the strategy finds
- * it. */
+/* Submits the buckets up to `end` (exclusive) that have not left yet: their gradient is in place. */
 en_status eni_step_submit(eni_step_run *run, uint32_t end);
 
-/* How many buckets are complete once backward is done with tensor `first` and all behind it. */
+/* The number of buckets that are complete once backward is done with tensor `first` and all behind it. */
 uint32_t eni_step_complete(const eni_step_run *run, uint32_t first);
 
 /* A piece of compute begins; it has ended: its time, and a span of the trace. */
 void eni_step_compute_begins(eni_step_run *run);
 void eni_step_compute_ends(eni_step_run *run, const char *what);
 
-/* Ends a run that has diverged, in one sentence for all strategies: EN_ENONFINITE. A trainer that knows the loss
- * before backward asks before a bucket leaves; else it is found when the step is settled, and of the last steps when
- * the final weights are judged. */
+/* Ends a run that has diverged, in one sentence for all strategies: EN_ENONFINITE. A trainer that knows the
+ * loss before backward asks before a bucket leaves; else it is found when the step is recorded, and for the
+ * last steps when the final weights are evaluated. */
 #define ENI_STEP_FINAL UINT64_MAX
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss);
 
 /* The step is done: it is counted, and recorded once its loss is there. */
 en_status eni_step_close(eni_step_run *run);
 
-/* What has come of loss and accuracy over all ranks, for people: to the bar of rank 0. */
+/* Passes loss and accuracy over all ranks, as far as they have come, to the bar of rank 0. */
 void eni_step_show(eni_rank *self);
 
-/* What is still to be recorded is: waiting for its loss, or, `may_wait` false, only if it is there. */
+/* Records the steps that wait for their loss: blocks for it, or, `may_wait` false, only if it is there. */
 en_status eni_step_settle(eni_rank *self, bool may_wait);
 
-/* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
+/* Global samples after this step: all of a synchronous step, else as far as this rank knows. */
 uint64_t eni_step_samples(const eni_step_run *run);
 
 /* Nanoseconds on the training clock so far, those before a resume included. */
@@ -81,7 +80,7 @@ int64_t eni_train_clock(const eni_rank *self);
 /* Seconds on it at a moment of eni_now_ns. */
 double eni_train_seconds(const eni_rank *self, int64_t now_ns);
 
-/* What all transports have moved since they were opened. */
+/* Bytes that all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_rank *self);
 
 #endif

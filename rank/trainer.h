@@ -1,19 +1,19 @@
-/* trainer.h - what gives a rank its gradients, and says what weights are worth.
+/* trainer.h - computes a rank's gradients, and evaluates weights.
  *
  *     rank     who takes part, the strategy, buckets, the exchange, records, checkpoints. It knows no model
  *     trainer  in: weights and a batch. Out: the gradient, bucket by bucket while backward runs; loss, hits
  *
  * Between them lies the arena (collective/arena.h): flat weights in slot PARAM, the flat gradient in slot
- * GRAD, each cut into buckets. A trainer that computes elsewhere (a GPU, other threads, another program)
- * moves a bucket's gradient there before it submits it, and takes the weights of the next step from there
- * when the bucket is finished; or says that the strategy's own steps run where its vectors are (`steps`).
+ * GRAD, each divided into buckets. A trainer that computes elsewhere (a GPU, other threads, another program)
+ * copies a bucket's gradient there before it submits it, and takes the weights of the next step from there
+ * when the bucket is finished; or it has the strategy's own steps run on its vectors (`steps`).
  *
- * worker/ has three: trainer_host.c, gpu/trainer_gpu.c and parallel/trainer_stages.c. A new one fills the table; nothing in rank/ or in the
- * loop (worker/train.c) changes. One that has threads or a process of its own does its waiting in slices and
- * asks eni_rank_alive in between: every wait ends when the run does.
+ * worker/ has three: trainer_host.c, gpu/trainer_gpu.c and parallel/trainer_stages.c. A new one fills the
+ * table; nothing in rank/ or in the loop (worker/train.c) changes. One that has threads or a process of its
+ * own waits in slices and calls eni_rank_alive in between: every wait ends when the run does.
  *
- * All calls come on the compute thread, but report_run also on that of the last resort (shutdown.h), while the compute
- * thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
+ * All calls come on the compute thread; report_run also on that of the last resort (shutdown.h), while the
+ * compute thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
  * that is NULL has nothing to do; open, gradient and evaluate are always there. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H
@@ -26,7 +26,7 @@
 #include "run/transform.h"
 #include "runtime/collective/gpu_steps.h"
 
-/* Where weights are judged. */
+/* The set on which weights are evaluated. */
 typedef enum eni_judged { ENI_JUDGED_CURVE, ENI_JUDGED_TEST } eni_judged;
 
 typedef struct eni_trainer_ops {
@@ -34,12 +34,12 @@ typedef struct eni_trainer_ops {
 
     /* After the join: the device, where its vectors will lie, the model. */
     en_status (*open)(void *self);
-    /* The arena has the first weights and the strategy is not open yet: memory that other ranks reach. */
+    /* The arena has the first weights, the strategy is not open yet: makes memory that other ranks reach. */
     en_status (*connect)(void *self);
-    /* All that the arena holds is in place and mapped as it stays: the weights go to where they are read. */
+    /* The arena is filled and mapped as it stays: copies the weights to where they are read. */
     en_status (*start)(void *self);
-    /* Computes once on made-up data, so that nothing is met for the first time on the clock; then the first
-     * batch may be prepared. Neither draws a random number nor changes a weight. */
+    /* Computes once on synthetic data, so that nothing happens for the first time on the clock; then the
+     * first batch may be prepared. Neither draws a random number nor changes a weight. */
     en_status (*warm_up)(void *self);
 
     /* ---- a step ---- */
@@ -47,8 +47,8 @@ typedef struct eni_trainer_ops {
     /* From the next batch to the last bucket submitted: eni_step_take for each micro-batch, eni_step_begin
      * once the samples that count are known, eni_step_submit for each bucket as soon as it is complete. */
     en_status (*gradient)(void *self, eni_step_run *run);
-    /* The strategy's finish of every bucket, and the weights to where the next forward reads them. NULL: the host's, which
-     * leaves them there. */
+    /* The strategy's finish of every bucket, and the weights to where the next forward reads them. NULL: the
+     * host's finish, which leaves them there. */
     en_status (*finish)(void *self, eni_step_run *run);
     /* Loss (summed over the samples) and hits of the step whose run.set was `set`. With `may_wait` it blocks
      * until they are there; without, EN_ETIMEOUT if they are not. NULL: `gradient` has them at once, in the
@@ -57,23 +57,24 @@ typedef struct eni_trainer_ops {
 
     /* ---- between steps ---- */
 
-    /* The arena's weights (with `and_slots` the optimizer's vectors too) become the trainer's, where `steps`
+    /* Copies the trainer's weights (with `and_slots` the optimizer's vectors too) to the arena, where `steps`
      * keeps them elsewhere. Blocks. */
     en_status (*bring)(void *self, bool and_slots);
-    /* Running statistics (en_schema.nstate), which the rank knows as a flat vector only; not called for a
-     * network without. Of micro-batch `micro` of a step: copied into host memory; blocks. And those that it
-     * begins with, once, before `connect`. New ones for these weights, which are to be judged. */
+    /* Running statistics (en_schema.nstate), which the rank knows only as a flat vector; not called for a
+     * network without. state: those of micro-batch `micro` of a step, copied into host memory; blocks.
+     * set_state: those that it begins with, once, before `connect`. recompute: new ones for these weights, to
+     * be evaluated. */
     en_status (*state)(void *self, int64_t micro, float *state_out);
     en_status (*set_state)(void *self, int64_t micro, const float *state);
     en_status (*recompute)(void *self, const float *flat, float *state_out);
     /* Mean loss and share of hits (NaN: no classes) of the flat weights and the state that goes with them;
-     * EN_EINTR when the user wants the end. */
+     * EN_EINTR when the user wants the run to end. */
     en_status (*evaluate)(void *self, eni_judged on, const float *flat, const float *state, double *loss_out,
                           double *accuracy_out);
-    /* fp16's loss scale, as a checkpoint keeps it; zeroes where there is none. */
+    /* fp16's loss scale, as a checkpoint keeps it; zeroes without one. */
     eni_scale_facts (*scale)(void *self);
     en_status (*set_scale)(void *self, const eni_scale_facts *facts);
-    /* What it has to say in result.json: of this rank; of the run, from all ranks' reports (NULL: cut short). */
+    /* Adds to result.json: of this rank; of the run, from all ranks' reports (NULL: it ended early). */
     void (*report_rank)(void *self, json_t *report);
     void (*report_run)(void *self, const json_t *reports, json_t *result);
 
@@ -82,20 +83,20 @@ typedef struct eni_trainer_ops {
     /* After the last step of a run that ends well, all ranks together: nobody reads another's memory any
      * more. */
     en_status (*leave)(void *self);
-    /* The run has failed: what waits for a peer who is gone goes on. Any thread that may close. */
+    /* The run has failed: ends waits for a peer that is gone. Any thread that may close. */
     void (*abort)(void *self);
 } eni_trainer_ops;
 
-/* What a rank is told of its trainer, for JOIN, checkpoints and result.json. Texts outlive the rank. */
+/* The trainer's description, for JOIN, checkpoints and result.json. Texts outlive the rank. */
 typedef struct eni_about {
     const char *model;      /* "lenet" */
     const char *data;       /* "fashion-mnist" */
     eni_pixel_facts pixels; /* what is done to its images */
     uint64_t data_bytes, holdout, test_samples;
     bool has_accuracy;   /* a classification */
-    const char *set;     /* what the curve is of: "holdout" or "test" */
+    const char *set;     /* of the curve: "holdout" or "test" */
     const char *device;  /* its kind: "cpu"; all ranks' must be equal */
-    char computes[16];   /* what decides the bytes of a step beside the program: "cuda, fp16" */
+    char computes[16];   /* decides the bytes of a step besides the program: "cuda, fp16" */
     const char *machine; /* the device in words; NULL until open */
     int threads;
 } eni_about;
@@ -110,12 +111,12 @@ typedef struct eni_trainer {
     bool reads_arena; /* forward reads slot PARAM itself: it may be mapped from elsewhere */
     /* Samples may turn out not to count (fp16), so nobody knows a step's before it is computed. */
     bool may_drop;
-    const char *carrier;  /* what carries gradients where `steps` do: "nccl", "cuda-ipc"; NULL: not they */
-    const char *why;      /* of it */
+    const char *carrier;  /* of gradients, by `steps`: "nccl", "cuda-ipc"; else NULL */
+    const char *why;      /* the reason for it */
     eni_gpu_steps *steps; /* set by `connect`: the strategy's steps run there; NULL: in the arena */
 } eni_trainer;
 
-/* What calls an entry that may be NULL. */
+/* Calls an entry that may be NULL. */
 static inline en_status eni_trainer_bring(const eni_trainer *t, bool and_slots)
 {
     return t->ops->bring == NULL ? EN_OK : t->ops->bring(t->self, and_slots);

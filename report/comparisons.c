@@ -8,15 +8,15 @@
 
 /* ---- the test ------------------------------------------------------------------------------------------ */
 
-/* How much sooner a is: log(b / a). Infinite for a miss (and for a time of 0); 0 when both are; NAN: no pair. */
+/* How much sooner a is: log(b / a). Infinite for a miss and a time of 0; 0 for two misses; NAN: no pair. */
 static double lead(double a, double b)
 {
     if (isnan(a) || isnan(b)) return NAN;
     return a < b || a > b ? log(b) - log(a) : 0;
 }
 
-/* The chance that a sum of ranks, each taken or not by a coin, is at least `sum`. Ranks are doubled, so that
- * mean ranks of ties are whole. */
+/* The probability that a sum of ranks, each included or not by a coin toss, is at least `sum`. Ranks are
+ * doubled, so that mean ranks of ties are whole. */
 static double chance_of_sum(const size_t *ranks, size_t n, size_t sum)
 {
     double chance[ENI_COMPARISONS_SEEDS * (ENI_COMPARISONS_SEEDS + 1) + 1];
@@ -74,7 +74,7 @@ double eni_comparisons_p(const double *a, const double *b, size_t n, int *sign_o
 double eni_comparisons_least(const double *a, const double *b, size_t n, double level)
 {
     double leads[ENI_COMPARISONS_SEEDS], moved[ENI_COMPARISONS_SEEDS], widest = 0, least = 0;
-    for (size_t i = 0; i < n; i++) /* two misses are a tie, and hide an effect all the same */
+    for (size_t i = 0; i < n; i++) /* two misses are a tie, but hide an effect all the same */
         if (isinf(a[i]) || isinf(b[i])) return NAN;
     n = find_leads(a, b, n, leads);
     if (2 * pow(0.5, (double)n) > level) return NAN;
@@ -84,7 +84,7 @@ double eni_comparisons_least(const double *a, const double *b, size_t n, double 
         leads[i] -= median;
         widest = fmax(widest, fabs(leads[i]));
     }
-    for (int side = -1; side <= 1; side += 2) { /* the arm that the effect is for */
+    for (int side = -1; side <= 1; side += 2) { /* the arm with the effect */
         double low = 0, high = widest + 1e-9;   /* at `high` all signs are equal */
         for (int step = 0; step < 40; step++) {
             const double middle = (low + high) / 2;
@@ -148,7 +148,7 @@ void eni_comparisons_plan(const size_t *seeds, size_t nsettings, size_t narms, s
     }
 }
 
-/* One of Holm's m. */
+/* Whether it is one of Holm's m. */
 static bool is_among(const eni_comparison *comparison)
 {
     return comparison->is_planned && !comparison->is_primary;
@@ -209,8 +209,8 @@ void eni_comparisons_text(const eni_comparison *comparisons, size_t n, const cha
 
 /* ---- the judgement ------------------------------------------------------------------------------------- */
 
-/* Holm's adjusted p values of the m: a p value times how many are not smaller, and never less than what a
- * smaller p value came to. */
+/* Holm's adjusted p values of the m: a p value times the number of those that are not smaller, and at least
+ * the adjusted value of each smaller one. */
 static void adjust(eni_comparison *comparisons, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -227,7 +227,7 @@ static void adjust(eni_comparison *comparisons, size_t n)
                 comparisons[i].adjusted = fmax(comparisons[i].adjusted, comparisons[j].adjusted);
 }
 
-/* What the numbers say of one comparison when nothing else stands in its way. */
+/* The finding from the numbers alone, if nothing else prevents a claim. */
 static int find(const eni_comparison *comparison, size_t most_seeds, size_t needed, bool is_gate_open)
 {
     size_t own = comparison->is_primary ? comparison->seeds : most_seeds;

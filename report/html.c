@@ -1,4 +1,4 @@
-/* html.c - text and attributes escaped, tables, data URIs. */
+/* html.c - escaped text and attributes, tables, data URIs. */
 #include "report/html.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* may_differ.c - the table, and which facts of a study do not keep to it. */
+/* may_differ.c - the table, and the facts of a study that violate it. */
 #include "report/may_differ.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ const eni_may_differ eni_may_differ_table[] = {
     {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
      "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
      "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order"},
-    /* The chunks of a batch are a fact, below; an all-reduce that adds in another order is known by its name. */
+    /* The chunks of a batch are a fact, below; an all-reduce that sums in another order has its own name. */
     {NULL, ENI_ARMS, ENI_THEN_NOTHING,
      "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},
     {NULL, ENI_ALONE, ENI_THEN_FAIL, "workers accumulate threads"},
@@ -31,7 +31,7 @@ const eni_may_differ eni_may_differ_table[] = {
     /* ---- facts ---- */
     {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},
     {ENI_RULE_ORDER, ENI_SEEDS, ENI_THEN_FAIL, "order_sha256"},
-    /* Micro-batches count where a network normalises over each of them; a worker that was lost, everywhere. */
+    /* Micro-batches matter in a network that normalises over each of them; a lost worker in every network. */
     {ENI_RULE_TASK, ENI_NOBODY, ENI_THEN_FAIL,
      "model data data_sha256 resize augment augment_test normalize holdout device version bn_stats "
      "global_batch_size pipeline.micro_batches max_workers budget target lost"},
@@ -42,13 +42,13 @@ const eni_may_differ eni_may_differ_table[] = {
     {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_FAIL,
      "environment.version environment.commit environment.cpu environment.instruction_set "
      "environment.cores environment.compiler environment.libraries"},
-    {ENI_RULE_MACHINE, ENI_ARMS, ENI_THEN_FAIL, "environment.device"}, /* says how many threads, too */
+    {ENI_RULE_MACHINE, ENI_ARMS, ENI_THEN_FAIL, "environment.device"}, /* includes the number of threads */
     {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_WARN, "environment.kernel environment.host environment.memory"},
-    /* Judged with a limit of their own: the budget, slow ranks, equal weights; or by the keys that ask for it. */
+    /* Judged with limits of their own: the budget, slow ranks, equal weights; or by the keys that set them. */
     {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
      "samples_computed samples_applied stragglers params_sha256 buffers_sha256 environment.emulated seed "
      "roles collective environment"},
-    /* What came out. */
+    /* Results. */
     {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
      "schema argv environment.date exit cause gpu holds max_clocks_ahead samples_lost repeated_samples "
      "staleness_steady per_worker presence restarts samples_dropped steps updates train_seconds "
@@ -93,7 +93,7 @@ static const json_t *value_of(const eni_run *run, const char *name)
     return json_object_get(json_object_get(run->result, part), dot + 1);
 }
 
-/* Chunks of a batch matter where a network normalises over them: then one that is not cut has one. */
+/* Chunks of a batch matter if a network normalises over them: an undivided batch then counts as one. */
 void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT])
 {
     const json_t *value = value_of(run, name);
@@ -115,7 +115,7 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
     free(text); /* jansson's */
 }
 
-/* Whether the two must agree on the fact. Data that is made up is another with each seed. */
+/* Whether the two runs must agree on the fact. Synthetic data differs with each seed. */
 static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
                        const eni_run *b)
 {
@@ -130,7 +130,7 @@ static bool must_agree(const eni_study *study, eni_who who, const char *name, co
     }
 }
 
-/* Two runs that do not agree on a fact, and what they have: written to text_out, and true. */
+/* Finds two runs that disagree on a fact and writes their values to text_out; true if there are any. */
 static bool find_odd(const eni_study *study, eni_who who, const char *name, char text_out[ENI_FACT_TEXT])
 {
     char has[ENI_FACT_TEXT], had[ENI_FACT_TEXT];
@@ -140,7 +140,7 @@ static bool find_odd(const eni_study *study, eni_who who, const char *name, char
             if (!first->is_complete || !must_agree(study, who, name, first, run)) continue;
             eni_fact_of(first, name, had);
             if (had[0] == 0) continue;
-            const bool is_cut = strlen(has) == ENI_FACT_TEXT - 1; /* then the values tell */
+            const bool is_cut = strlen(has) == ENI_FACT_TEXT - 1; /* then the values are all that differs */
             if (strcmp(had, has) == 0 && (!is_cut || json_equal(value_of(first, name), value_of(run, name))))
                 break;
             const int most = strstr(name, "_sha256") != NULL ? 8 : 48;

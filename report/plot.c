@@ -31,7 +31,7 @@ enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20, MAX_ROWS = 128, ROW_LETTE
 
 /* ---- gnuplot ------------------------------------------------------------------------------------------- */
 
-/* A file in memory that holds `bytes` of text; -1 on failure. No writer of it ever waits for its reader. */
+/* A file in memory that holds `bytes` of text; -1 on failure. Its writer never waits for its reader. */
 static int file_of(const char *text, size_t bytes)
 {
     const int fd = memfd_create("gnuplot", MFD_CLOEXEC);
@@ -46,7 +46,7 @@ static pid_t spawn(const char *program, const int files[3])
     if (posix_spawn_file_actions_init(&actions) != 0) return -1;
     for (int i = 0; i < 3; i++)
         posix_spawn_file_actions_adddup2(&actions, files[i], i);
-    char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for everybody */
+    char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for all users */
     char *argv[] = {name, defaults, NULL};
     pid_t pid;
     int failed = posix_spawnp(&pid, program, &actions, NULL, argv, environ);
@@ -56,7 +56,7 @@ static pid_t spawn(const char *program, const int files[3])
     return -1;
 }
 
-/* Whether the child ended in time, and how; else, or when it writes too much, it is killed. */
+/* Whether the child ended in time, with its exit code; otherwise, or if it writes too much, it is killed. */
 static bool has_ended(pid_t pid, int picture_fd, int64_t timeout_ns, int *code_out)
 {
     const int64_t deadline_ns = eni_now_ns() + timeout_ns;
@@ -72,7 +72,7 @@ static bool has_ended(pid_t pid, int picture_fd, int64_t timeout_ns, int *code_o
     return false;
 }
 
-/* What a file in memory holds; no data if that is too much, or there is no memory for it. */
+/* The content of a file in memory; no data if it is too large or memory is short. */
 static eni_picture contents(int fd)
 {
     const off_t bytes = lseek(fd, 0, SEEK_END);
@@ -103,8 +103,8 @@ eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, 
         picture = contents(files[1]);
         if (code != 0 || picture.data == NULL ||
             memmem(picture.data, picture.bytes, mark, strlen(mark)) == NULL) {
-            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
-                     words[0] ? words : "no reason");
+            snprintf(reason_out, reason_size, "%s drew no picture: %s", gnuplot,
+                     words[0] ? words : "no message");
             eni_free(picture.data);
             picture = (eni_picture){NULL, 0};
         }
@@ -227,7 +227,7 @@ void eni_plot_add_row(eni_plot *plot, const char *fmt, ...)
 {
     char text[64];
     va_list args;
-    if (plot->nrows++ >= MAX_ROWS) return; /* below the picture */
+    if (plot->nrows++ >= MAX_ROWS) return; /* listed below the picture */
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
@@ -236,7 +236,7 @@ void eni_plot_add_row(eni_plot *plot, const char *fmt, ...)
     eni_plot_text(plot, text, ROW_LETTERS, "label[%zu]", plot->nrows);
 }
 
-/* Whole numbers exactly. */
+/* Prints whole numbers exactly. */
 static void put_number(FILE *file, double value, int digits)
 {
     if (isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53)
@@ -248,7 +248,7 @@ static void put_number(FILE *file, double value, int digits)
 void eni_plot_put(eni_plot *plot, const double *values, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        put_number(plot->data, values[i], 6); /* of a picture of a thousand pixels */
+        put_number(plot->data, values[i], 6); /* for a picture of a thousand pixels */
         fputc(i + 1 < n ? ' ' : '\n', plot->data);
     }
 }
@@ -271,8 +271,8 @@ static const struct {
 } formats[] = {
     [ENI_PLOT_PDF] = {"pdf", "%PDF"}, [ENI_PLOT_PNG] = {"png", "PNG"}, [ENI_PLOT_SVG] = {"svg", "<svg"}};
 
-/* Runs gnuplot on the whole script, which of the page's format stays beside it. No picture, and a reason, where it
- * does not run. */
+/* Runs gnuplot on the whole script; that of the page's format is kept beside the page. No picture, and a
+ * reason, if gnuplot fails. */
 static en_status draw(const eni_plot *plot, int format, const char *figure, eni_picture *picture_out,
                       char *reason_out, size_t reason_size)
 {
@@ -287,7 +287,7 @@ static en_status draw(const eni_plot *plot, int format, const char *figure, eni_
             eni_figures_common_gp, figure);
     en_status st = fclose(script) == 0 ? EN_OK : EN_ENOMEM;
     *picture_out = (eni_picture){NULL, 0};
-    snprintf(reason_out, reason_size, "gnuplot does not run here");
+    snprintf(reason_out, reason_size, "gnuplot is not available");
     if (st == EN_OK && format == ENI_PLOT_SVG) st = write_file(canvas->dir, plot->name, "gp", text, bytes);
     if (st == EN_OK && canvas->gnuplot != NULL)
         *picture_out = eni_plot_run(canvas->gnuplot, text, bytes, formats[format].mark,
@@ -296,7 +296,7 @@ static en_status draw(const eni_plot *plot, int format, const char *figure, eni_
     return st;
 }
 
-/* Into the page, or a note where there is no picture. */
+/* Draws into the page, or writes a note in place of the picture. */
 static en_status draw_in_page(eni_plot *plot, const char *figure)
 {
     eni_canvas *canvas = plot->canvas;
@@ -306,9 +306,10 @@ static en_status draw_in_page(eni_plot *plot, const char *figure)
     if (svg.data == NULL) {
         if (canvas->nfailed++ == 0)
             eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
-        if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
-        eni_html_put(canvas->page,
-                     "<p class=\"absent\">No picture here: %s. The data is in the CSV below.</p>\n", reason);
+        /* wait for a timeout only once */
+        if (strstr(reason, "drew no picture") == NULL) canvas->gnuplot = NULL;
+        eni_html_put(canvas->page, "<p class=\"absent\">No picture: %s. The data is in the CSV below.</p>\n",
+                     reason);
         return EN_OK;
     }
     fputs("<div class=\"panel\">", canvas->page);
@@ -346,7 +347,7 @@ en_status eni_plot_close(eni_plot *plot, const char *figure)
     return st;
 }
 
-/* Nothing but a key, a line a name: of the arms, or of the phases. */
+/* Draws only a key, a line per name: of the arms, or of the phases. */
 static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t names, bool is_of_arms)
 {
     eni_canvas no_page = *canvas;
@@ -417,7 +418,7 @@ void eni_csv_put(eni_csv *csv, const double *values, size_t n)
     }
 }
 
-/* Slow ranks and their factors, one list each, and the network. */
+/* Slow ranks and their factors, a list each, and the network. */
 static void put_emulated(eni_csv *csv, const json_t *emulated)
 {
     static const char straggler[] = "straggler ", net[] = "net ";

@@ -1,5 +1,5 @@
-/* plot.h - one picture: what a figure's gnuplot script (report/figures) draws of the variables and the data that C
- * writes before it, by a child process, its SVG written into a page.
+/* plot.h - one picture: C writes variables and data, a figure's gnuplot script (report/figures) draws them in a child
+ * process, and its SVG goes into a page.
  *
  *     eni_plot plot;
  *     EN_TRY(eni_plot_open(&plot, canvas, "steps-%d", 0));
@@ -7,8 +7,7 @@
  *     ENI_PLOT_PUT(&plot, row, from, to);
  *     EN_TRY(eni_plot_close(&plot, eni_figures_steps_gp));
  *
- * gnuplot draws because it is where people check a figure: each script stays, with its data, in DIR/plots beside
- * its CSV. */
+ * gnuplot, so that a figure can be checked: each script stays, with its data, in DIR/plots beside its CSV. */
 #ifndef REPORT_PLOT_H
 #define REPORT_PLOT_H
 
@@ -16,30 +15,30 @@
 
 #include "report/report_study.h"
 
-/* What a figure can be drawn as beside the page, and the page's own. */
+/* Formats of a figure: those of files, and the page's own. */
 enum { ENI_PLOT_PDF, ENI_PLOT_PNG, ENI_PLOT_FORMATS, ENI_PLOT_SVG = ENI_PLOT_FORMATS };
 
-/* What all figures of one report share. */
+/* Shared by all figures of one report. */
 typedef struct eni_canvas {
     const eni_study *study;
-    const struct eni_fairness *fairness; /* of the page; no figure asks for them */
+    const struct eni_fairness *fairness; /* for the page; no figure uses it */
     const struct eni_verdict *verdict;
     FILE *page;                     /* the HTML being written */
     char *dir;                      /* DIR/plots */
-    const char *gnuplot;            /* program, looked up in PATH; NULL once it did not start or not end */
+    const char *gnuplot;            /* program, looked up in PATH; NULL after it failed to start or to end */
     bool formats[ENI_PLOT_FORMATS]; /* each figure also as DIR/NAME.pdf, as DIR/NAME.png */
-    size_t nfailed;                 /* pictures that gnuplot did not give; their place in the page says so */
+    size_t nfailed;                 /* pictures that gnuplot failed to draw; the page has a note instead */
 } eni_canvas;
 
-/* A script being written. Its variables are there from the start: arms (how many), colour, dash and marker of each,
- * phase (the colour of each). `rows` and the labels of them are eni_plot_add_row's. All arrays count from 1. */
+/* A script being written. Its variables begin with arms (the number), colour, dash and marker of each, and
+ * phase (the colour of each). `rows` and their labels are set by eni_plot_add_row. All arrays count from 1. */
 typedef struct eni_plot {
     eni_canvas *canvas;
     char name[64];
     char label[400];        /* for screen readers */
-    FILE *variables, *data; /* in memory; text from outside goes into `variables` by eni_plot_text only */
+    FILE *variables, *data; /* in memory; text from outside goes into `variables` only by eni_plot_text */
     char *text[2];
-    size_t bytes[2], nrows, widest; /* rows, letters of their widest label */
+    size_t bytes[2], nrows, widest; /* rows, and letters of the longest label */
 } eni_plot;
 
 /* Starts a script. The name: [a-z0-9-]+, unique in the page. */
@@ -49,15 +48,15 @@ en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, ..
 /* Sets the picture's name for screen readers. */
 void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Sets the label to `what`, the setting and its kind, and shows all but the `what` as the title: "even
- * (real)"; with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
+/* Sets the label to `what`, the setting and its kind, and shows the rest without `what` as the title: "even
+ * (real)"; preceded by the arm unless NULL: "ps-async, even (real)". */
 void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm);
 
-/* Sets a variable ("label[%zu]", 3) to a text, cut to `letters`. */
+/* Sets a variable ("label[%zu]", 3) to a text, truncated to `letters`. */
 void eni_plot_text(eni_plot *plot, const char *text, size_t letters, const char *variable, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Adds a row, from top to bottom, to a plot that reads like a table. */
+/* Adds a row, from top to bottom, to a plot with labelled rows. */
 void eni_plot_add_row(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Adds a line to the data. */
@@ -65,10 +64,10 @@ void eni_plot_put(eni_plot *plot, const double *values, size_t n);
 #define ENI_PLOT_PUT(plot, ...)                                                                              \
     eni_plot_put(plot, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 
-/* Runs gnuplot on the variables, the data and the figure's script (deadline 20 s) and writes the picture into the page;
- * when gnuplot fails, a note takes its place and one warning is logged. A canvas without a page gets the files of its
- * formats only, or EN_EIO. No script (NULL): no picture. Frees the plot in any case. EN_EIO when a file cannot be
- * written beside the page, EN_ENOMEM. Blocks. */
+/* Runs gnuplot on the variables, the data and the figure's script (deadline 20 s) and writes the picture into
+ * the page; if gnuplot fails, a note takes its place and one warning is logged. A canvas without a page gets
+ * only the files of its formats, or EN_EIO. No script (NULL): no picture. Frees the plot in any case. EN_EIO
+ * if a file cannot be written, EN_ENOMEM. Blocks. */
 en_status eni_plot_close(eni_plot *plot, const char *script);
 
 /* The scripts, report/figures/NAME.gp, and the page's own texts; see en_embed in cmake/Entrain.cmake. */
@@ -77,8 +76,8 @@ extern const char eni_figures_common_gp[], eni_figures_curves_gp[], eni_figures_
     eni_figures_pipeline_gp[], eni_figures_presence_gp[], eni_figures_shares_gp[], eni_figures_legend_gp[],
     eni_page_css[], eni_page_html[];
 
-/* Prints text as a gnuplot string that nothing in it can leave (single quotes doubled; backquotes, which run
- * a shell, and control characters replaced), cut to `letters`. */
+/* Prints text as a gnuplot string that cannot be closed from inside (single quotes doubled; backquotes, which
+ * run a shell, and control characters replaced), truncated to `letters`. */
 void eni_plot_quote(FILE *script, const char *text, size_t letters);
 
 /* The data of a figure, as CSV (RFC 4180). */
@@ -86,19 +85,19 @@ typedef struct eni_csv {
     FILE *file;
     char *text;
     size_t bytes;
-    bool is_blank; /* numbers are left out: the run has none */
+    bool is_blank; /* numbers are left empty: the run has none */
 } eni_csv;
 
-/* Starts it with its line of column names. */
+/* Starts it with the line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* The columns that start the line of a run, and their values: setting, arm, seed, kind ("real" or "emulated")
- * and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
+/* The first columns of a run's line, and their values: setting, arm, seed, kind ("real" or "emulated") and
+ * what was emulated, empty if nothing was. Several slow ranks: "0;2". */
 #define ENI_CSV_RUN "setting,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
-/* A name that cut and awk can read: commas become ';', blanks and quotes '_'. */
+/* Writes a name for cut and awk: commas become ';', blanks and quotes '_'. */
 void eni_csv_name(eni_csv *csv, const char *name);
-/* Those of a setting and an arm. */
+/* The names of a setting and an arm. */
 void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm);
 /* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
 void eni_csv_number(eni_csv *csv, double value);
@@ -108,23 +107,23 @@ void eni_csv_put(eni_csv *csv, const double *values, size_t n);
     eni_csv_put(csv, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 /* Writes DIR/NAME.csv, and a download link with the data inside into the page (NULL: none); frees. */
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page);
-/* All of it: its head, and the lines that `put` writes of each run of the study. */
+/* Writes a whole CSV: its head, and the lines that `put` writes for each run of the study. */
 en_status eni_csv_write(const eni_canvas *canvas, const char *name, const char *head,
                         void (*put)(eni_csv *csv, const eni_study *study, const eni_run *run));
 
-/* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with eni_free. */
+/* A picture as gnuplot printed it: text for SVG, followed by a 0; freed with eni_free. */
 typedef struct eni_picture {
-    char *data; /* NULL: none */
+    char *data; /* A picture as gnuplot printed it: text for SVG, followed by a 0; freed with eni_free. */
     size_t bytes;
 } eni_picture;
 
-/* Runs `gnuplot` on `script` and returns what it printed, which must begin with or hold `mark` ("<svg",
+/* Runs `gnuplot` on `script` and returns its output, which must begin with or contain `mark` ("<svg",
  * "%PDF"); else no picture, and a reason. Exposed for its test. */
 eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
                          int64_t timeout_ns, char *reason_out, size_t reason_size);
 
-/* The legends, which the page has as text, as legend-arms and legend-phases in DIR/plots, in each format. EN_EIO,
- * logged, where gnuplot cannot. Blocks like eni_plot_run. */
+/* Writes the legends, which the page has as text, as legend-arms and legend-phases in DIR/plots, in each
+ * format. EN_EIO, logged, if gnuplot fails. Blocks like eni_plot_run. */
 en_status eni_plot_legends(const eni_canvas *canvas);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
@@ -163,7 +162,7 @@ en_status eni_plot_presence(eni_canvas *canvas);      /* plot_presence.c: ranks 
 bool eni_plot_has_presence(const eni_canvas *canvas); /* whether some run has any */
 en_status eni_plot_shares(eni_canvas *canvas);        /* plot_bars.c: samples applied per worker */
 
-/* ---- one step, cut out of a run's trace.json, which core/trace.h writes (plot_timeline.c) -------------- */
+/* ---- one step of a run's trace.json, which core/trace.h writes (plot_timeline.c) ----------------------- */
 
 enum { ENI_TRACE_LANES = 32 };
 
@@ -189,7 +188,7 @@ typedef struct eni_trace_step {
 } eni_trace_step;
 
 /* Reads `path` and cuts out the step of median length, leaving out the first fifth of the steps (start-up).
- * EN_ENOENT (not logged) when there is no trace or no step in it; EN_EFORMAT, EN_EIO and EN_ENOMEM logged.
+ * EN_ENOENT (not logged) without a trace or a step in it; EN_EFORMAT, EN_EIO and EN_ENOMEM logged.
  * Freed with eni_trace_step_fini. */
 en_status eni_trace_step_load(const char *path, eni_trace_step *step_out);
 void eni_trace_step_fini(eni_trace_step *step);

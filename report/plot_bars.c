@@ -1,5 +1,5 @@
-/* plot_bars.c - the figures of horizontal bars, a panel a setting: where a step's time goes, bytes, samples a
- * worker. All settings of a figure share one axis, or "even beside slow" would mislead. */
+/* plot_bars.c - the figures of horizontal bars, a panel per setting: the parts of a step's time, bytes,
+ * samples per worker. All settings of a figure share one axis, so that they can be compared. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "report/html.h"
 #include "report/plot.h"
 
-/* A panel per setting; `absent` in their place where there is nothing to show. */
+/* Draws a panel per setting, or writes `absent` if there is nothing to show. */
 static en_status draw_panels(eni_canvas *canvas, double most, const char *absent,
                              en_status (*draw)(eni_canvas *canvas, size_t setting, double most))
 {
@@ -22,15 +22,15 @@ static en_status draw_panels(eni_canvas *canvas, double most, const char *absent
     return EN_OK;
 }
 
-/* ---- where the time of a step goes, per role ----------------------------------------------------------- */
+/* ---- the parts of a step's time, per role -------------------------------------------------------------- */
 
 /* Data, compute, a slow rank's sleep (hatched: it is emulated), exposed exchange, wait, update. A strip along
  * the foot of compute is the exchange that it hid.
  *
  * The unit is milliseconds per global batch (all workers together), the same for every arm: an asynchronous
- * worker makes steps of its own, and psd makes none, but all of them spend time on those samples. */
+ * worker counts its own steps and psd counts none, but all of them spend time on those samples. */
 
-/* Global batches that a role's times cover: a worker's are those of this process, as its step count; a
+/* Global batches covered by a role's times: a worker's are those of this process, as is its step count; a
  * server's cover the whole run. */
 static double batches_of(const eni_run *run, const eni_role *role)
 {
@@ -44,7 +44,7 @@ static double batches_of(const eni_run *run, const eni_role *role)
     return steps > 0 ? steps / (double)workers : run->samples_computed / run->global_batch_size;
 }
 
-/* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
+/* Median over seeds of a role's milliseconds in a phase per global batch; NAN if no run has it. */
 static double phase_ms(const eni_study *study, size_t setting, size_t arm, const char *role, int phase)
 {
     double values[ENI_MAX_RUNS];
@@ -143,7 +143,7 @@ en_status eni_plot_steps(eni_canvas *canvas)
 {
     const double longest = longest_ms(canvas->study);
     if (longest > 0) write_legend(canvas);
-    EN_TRY(draw_panels(canvas, longest, "The runs give no times per role.", draw_steps));
+    EN_TRY(draw_panels(canvas, longest, "The runs have no times per role.", draw_steps));
     if (!(longest > 0)) return EN_OK;
     return eni_csv_write(canvas, "steps",
                          ENI_CSV_RUN
@@ -153,7 +153,7 @@ en_status eni_plot_steps(eni_canvas *canvas)
                          put_steps);
 }
 
-/* ---- bytes moved by a whole run, beside the algorithm's own count and its formula ---------------------- */
+/* ---- bytes moved by a whole run, beside the algorithm's payload and its formula ------------------------- */
 
 enum { KINDS = 4 };
 
@@ -183,9 +183,9 @@ static en_status draw_bytes(eni_canvas *canvas, size_t setting, double most)
     return eni_plot_close(&plot, eni_figures_bytes_gp);
 }
 
-/* One sentence about the arms whose runs of the first setting move nothing over sockets, or do not say (NCCL)
- * though they have a payload; none if there is no such arm. */
-static void say_of_arms(eni_canvas *canvas, const char *what, bool is_known)
+/* Names in one sentence the arms whose runs of the first setting move nothing over sockets or, though they
+ * have a payload, do not record it (NCCL); otherwise prints nothing. */
+static void name_arms(eni_canvas *canvas, const char *what, bool is_known)
 {
     const eni_study *study = canvas->study;
     bool is_first = true;
@@ -213,11 +213,11 @@ en_status eni_plot_bytes(eni_canvas *canvas)
     double most = 0;
     for (int k = 0; k < KINDS; k++)
         most = fmax(most, eni_study_summary(canvas->study, ENI_ANY, ENI_ANY, kinds[k].metric).max);
-    EN_TRY(draw_panels(canvas, most, "The runs moved no byte, or do not say.", draw_bytes));
-    if (most > 0) say_of_arms(canvas, "No byte crossed a socket: ", true);
+    EN_TRY(draw_panels(canvas, most, "The runs moved no bytes, or did not record them.", draw_bytes));
+    if (most > 0) name_arms(canvas, "No bytes crossed a socket: ", true);
     if (most > 0)
-        say_of_arms(canvas,
-                    "Payload as the algorithm has it; what went over the wire cannot be seen: ", false);
+        name_arms(canvas,
+                  "Payload by the algorithm's count; the bytes on the wire cannot be measured: ", false);
     return eni_csv_write(canvas, "bytes",
                          ENI_CSV_RUN ",theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory",
                          put_bytes);
@@ -228,7 +228,7 @@ en_status eni_plot_bytes(eni_canvas *canvas)
 /* The computed ones as an outline: with claimed batches a fast worker does more, and a strategy that drops
  * work shows it here. */
 
-/* Medians over seeds of what one rank computed and applied; false when no run says. */
+/* Medians over seeds of the samples that one rank computed and applied; false if no run has them. */
 static bool share_of(const eni_study *study, size_t setting, size_t arm, int rank, double *applied_out,
                      double *computed_out)
 {
@@ -282,7 +282,7 @@ en_status eni_plot_shares(eni_canvas *canvas)
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
         for (size_t i = 0; i < run->nshares; i++)
             most = fmax(most, fmax(run->shares[i].applied, run->shares[i].computed));
-    EN_TRY(draw_panels(canvas, most, "The runs do not say what each worker did.", draw_shares));
+    EN_TRY(draw_panels(canvas, most, "The runs did not record the samples of each worker.", draw_shares));
     return eni_csv_write(canvas, "shares", ENI_CSV_RUN ",rank,samples_computed,samples_applied,steps",
                          put_shares);
 }

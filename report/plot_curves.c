@@ -1,6 +1,6 @@
-/* plot_curves.c - accuracy (loss, where there are no classes) over the training clock and over samples, side
- * by side: how fast it runs and how well it learns are two questions. A thin line per seed, a bold line for
- * the median. The accuracy is of the samples held out of training; of the test set where none were. */
+/* plot_curves.c - accuracy (loss, without classes) over the training clock and over samples, side by side:
+ * speed and learning are two questions. A thin line per seed, a bold line for the median. The accuracy is of
+ * the samples held out of training; of the test set without a holdout. */
 #include <math.h>
 
 #include "core/try.h"
@@ -9,7 +9,7 @@
 
 enum { OVER_TIME, OVER_SAMPLES };
 
-/* How high a point is: percent, or the loss of a regression; NAN: there is none. */
+/* A point's value: percent, or the loss of a regression; NAN if it has none. */
 static double height_of(const eni_study *study, const eni_eval *eval)
 {
     return study->has_classes ? 100 * eval->accuracy : eval->loss;
@@ -22,7 +22,7 @@ static bool has_points(const eni_study *study, const eni_run *run)
     return false;
 }
 
-/* Begins the line of another run or, behind those, of an arm's median. */
+/* Begins the line of another run or, after those, of an arm's median. */
 static void begin_line(eni_plot *plot, size_t *nlines, size_t arm)
 {
     if (*nlines > 0) fputs("\n\n", plot->data);
@@ -42,7 +42,7 @@ static void put_run(eni_plot *plot, const eni_run *run, int over)
     }
 }
 
-/* The i-th evaluation that every run of the study has alike; NULL behind the last. */
+/* The i-th evaluation that all runs of the study share; NULL after the last. */
 static const eni_eval *grid_at(const eni_run *run, size_t i)
 {
     for (size_t e = 0; e < run->nevals; e++)
@@ -125,7 +125,7 @@ static en_status draw_setting(eni_canvas *canvas, size_t setting)
         most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
     }
     if (!(most_t > 0)) {
-        eni_html_put(canvas->page, "%s: nothing was measured.", study->settings[setting].name);
+        eni_html_put(canvas->page, "%s: no measurements.", study->settings[setting].name);
         return EN_OK;
     }
     char kind[256];

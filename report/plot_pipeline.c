@@ -1,5 +1,6 @@
-/* plot_pipeline.c - one step of every arm whose ranks have several devices (--parallel): a row a stage, a box a forward or
- * backward of a chunk, and between boxes the bubble. From result.json's "pipeline" (docs/parallel.md). */
+/* plot_pipeline.c - one step of every arm whose ranks have several devices (--parallel): a row per stage, a
+ * box per forward or backward of a chunk, and the bubble between boxes. From result.json's "pipeline"
+ * (docs/parallel.md). */
 #include <math.h>
 #include <stdio.h>
 
@@ -15,7 +16,7 @@ static double length_of(const eni_strip *strip)
     return end;
 }
 
-/* The part of the drawn step in which its stages wait. */
+/* The share of the drawn step in which its stages wait. */
 static double bubble_of(const eni_strip *strip)
 {
     double busy = 0;
@@ -62,7 +63,7 @@ static void describe(FILE *page, const eni_run *run)
     }
     if (run->outside > ENI_BUSY_SHARE)
         eni_html_put(page,
-                     ". Other processes took %.0f %% of the cores meanwhile: these are a busy machine's",
+                     ". Other processes took %.0f %% of the cores meanwhile: these are from a busy machine",
                      100 * run->outside);
     fputs(".</p>\n", page);
 }

@@ -1,5 +1,5 @@
-/* plot_presence.c - who took part in a run, and when: a row for each rank, from where it came to where it ended. Of runs
- * whose ranks may come and go (--max-workers). */
+/* plot_presence.c - which ranks took part in a run, and when: a row per rank, from its start to its end. For
+ * runs whose ranks may come and go (--max-workers). */
 #include <math.h>
 
 #include "core/try.h"
@@ -19,7 +19,7 @@ static en_status draw(eni_canvas *canvas, const eni_run *run)
     eni_plot plot;
     EN_TRY(
         eni_plot_open(&plot, canvas, "presence-%zu-%zu-%lld", run->setting, run->arm, (long long)run->seed));
-    eni_plot_title(&plot, "Who took part", run->setting, &canvas->study->arms[run->arm]);
+    eni_plot_title(&plot, "Ranks over time", run->setting, &canvas->study->arms[run->arm]);
     for (const eni_present *p = run->present; p < run->present + run->npresent; p++) {
         eni_plot_add_row(&plot, "rank %d", p->rank);
         ENI_PLOT_PUT(&plot, plot.nrows, p->from, p->to, p->end);

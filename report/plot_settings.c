@@ -1,5 +1,5 @@
-/* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy
- * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median, a line over its interval. */
+/* plot_settings.c - the settings side by side: time to the target, final accuracy and samples/s, a marker per
+ * seed (full: real, open: emulated), a bar at the median, a line for its interval. */
 #include <math.h>
 
 #include "core/try.h"
@@ -12,7 +12,7 @@ typedef struct panel {
     bool from_zero;
 } panel;
 
-/* The axis: all runs and some air, from zero where a ratio is to be seen. */
+/* The axis: all runs with a margin, from zero where a ratio should be seen. */
 static void find_range(const eni_study *study, const panel *what, double *low_out, double *high_out)
 {
     double low = INFINITY, high = -INFINITY;

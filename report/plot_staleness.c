@@ -1,5 +1,5 @@
 /* plot_staleness.c - how old the weights were that gradients were computed on: a histogram per worker, since
- * the mean alone is W-1 by identity and hides the slow worker's own. All seeds of a setting are added up. */
+ * the mean alone is W-1 by identity and hides the slow worker's. All seeds of a setting are added up. */
 #include <math.h>
 
 #include "core/try.h"
@@ -9,7 +9,7 @@
 enum { MAX_WORKERS = 8, MAX_BINS = 64 };
 
 typedef struct histogram {
-    double count[MAX_WORKERS][MAX_BINS], pushes[MAX_WORKERS]; /* the last bin takes everything above */
+    double count[MAX_WORKERS][MAX_BINS], pushes[MAX_WORKERS]; /* the last bin counts everything above */
     size_t nworkers, nbins;
     bool is_per_worker;
 } histogram;
@@ -104,13 +104,13 @@ en_status eni_plot_staleness(eni_canvas *canvas)
             if (h.nbins != 1) continue;
             if (is_first)
                 eni_html_put(canvas->page,
-                             "<p class=\"note\">No stale gradient at all in %s: ", study->settings[c].name);
+                             "<p class=\"note\">No stale gradients in %s: ", study->settings[c].name);
             eni_html_put(canvas->page, is_first ? "%s" : ", %s", study->arms[a].name);
             is_first = false;
         }
-        if (!is_first) fputs(" (every update used gradients of the newest weights).</p>\n", canvas->page);
+        if (!is_first) fputs(" (every gradient was computed on the newest weights).</p>\n", canvas->page);
     }
     if (nunknown == study->nsettings * study->narms)
-        fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
+        fputs("<p class=\"absent\">The runs have no histogram of staleness.</p>\n", canvas->page);
     return eni_csv_write(canvas, "staleness", ENI_CSV_RUN ",rank,staleness,pushes", put_run);
 }

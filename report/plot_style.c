@@ -1,4 +1,4 @@
-/* plot_style.c - one colour and one shape per strategy, and a colour per phase, the same on every figure. */
+/* plot_style.c - one colour and one shape per strategy, and a colour per phase, the same in every figure. */
 #include "report/html.h"
 #include "report/plot.h"
 
@@ -82,7 +82,7 @@ void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool wi
                     p == ENI_PHASE_SLEEP ? hatch : eni_plot_phases[p].colour, eni_plot_phases[p].name);
     if (with_hidden)
         fputs("<li><span class=\"box\" style=\"background:linear-gradient(#2f3d4c 62%,#d8b95c 62%)\"></span>"
-              "exchange under way behind compute</li>",
+              "exchange hidden by compute</li>",
               canvas->page);
     fputs("</ul>\n", canvas->page);
 }

@@ -1,5 +1,5 @@
-/* plot_timeline.c - one step of every arm, workers and psd on one clock, from the trace of its first run: the
- * step is cut out of trace.json, then drawn. */
+/* plot_timeline.c - one step of every arm, workers and psd on one clock, from the trace of its first run:
+ * reads the step from trace.json, then draws it. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 
-/* The phase that a span's name belongs to, by the first of these words that is in it; or -1. */
+/* The phase of a span: that of the first of these words in its name; or -1. */
 static int phase_of(const char *name)
 {
     static const struct {
@@ -97,7 +97,7 @@ static en_status load_trace(eni_json *reader, trace *t)
     return reader->status;
 }
 
-/* NULL: it has not told. */
+/* NULL: not named in the trace. */
 static const char *role_of(const trace *t, long pid)
 {
     const char *role = NULL;
@@ -120,8 +120,8 @@ static int by_length(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* The window of rank 0's step of median length (asynchronous ranks number their steps alone) among those
- * after the first fifth; false when there is none. */
+/* The window of rank 0's step of median length (asynchronous ranks number their own steps) among those after
+ * the first fifth; false if absent. */
 static bool choose_window(const trace *t, window *window_out)
 {
     long last = -1;
@@ -178,7 +178,7 @@ static int by_part_begin(const void *a, const void *b)
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Servers stand below the workers; within a process its threads in order. */
+/* Sorts servers after workers, and the threads of a process in order. */
 static int by_lane(const void *a, const void *b)
 {
     const eni_trace_lane *x = a, *y = b;
@@ -188,7 +188,7 @@ static int by_lane(const void *a, const void *b)
     return (x->tid > y->tid) - (x->tid < y->tid);
 }
 
-/* `part` from `begin` to `end`, as another part where there is room. */
+/* Adds `part` from `begin` to `end` as another part, if there is room. */
 static void add_piece(eni_trace_step *step, eni_trace_part part, double begin, double end, int phase)
 {
     if (end <= begin || step->nparts == MAX_PARTS) return;
@@ -198,7 +198,7 @@ static void add_piece(eni_trace_step *step, eni_trace_part part, double begin, d
     step->parts[step->nparts++] = part;
 }
 
-/* Where a rank computes, or sleeps as if it did, while another of its threads exchanges, that exchange is hidden. */
+/* Marks an exchange as hidden while another thread of its rank computes, or sleeps as if it did. */
 static void find_hidden(eni_trace_step *step)
 {
     const size_t n = step->nparts;
@@ -219,7 +219,7 @@ static void find_hidden(eni_trace_step *step)
             add_piece(step, part, fmax(at, c->begin), fmin(c->end, end), ENI_PHASE_HIDDEN);
             at = fmin(c->end, end);
         }
-        step->parts[i].begin = at; /* what is left */
+        step->parts[i].begin = at; /* the remainder */
         step->parts[i].end = fmax(at, end);
     }
 }
@@ -352,7 +352,7 @@ en_status eni_plot_timeline(eni_canvas *canvas)
     fputs("</div>\n", canvas->page);
     if (ndrawn == 0)
         fputs(
-            "<p class=\"absent\">No run left a trace (<code>--trace</code>), so there is no timeline.</p>\n",
+            "<p class=\"absent\">No run left a trace (<code>--trace</code>), so no timeline is shown.</p>\n",
             canvas->page);
     return eni_csv_close(&csv, canvas->dir, "timeline", canvas->page);
 }

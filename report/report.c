@@ -21,8 +21,8 @@
 #include "report/report_verdict.h"
 #include "report/table.h"
 
-/* Ends what was written to `file` (open_memstream) so far with `st`, and leaves it as OUT/NAME, as a whole: a reader never
- * sees half a report. */
+/* Closes `file` (open_memstream), whose writers ended with `st`, and writes it as OUT/NAME in one step: a
+ * reader never sees half a report. */
 static en_status replace(FILE *file, char **text, en_status st, const char *out, const char *name)
 {
     char path[PATH_MAX];
@@ -44,7 +44,7 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
     size_t bytes;
     snprintf(plots, sizeof plots, "%s/plots", out);
     if (mkdir(plots, 0777) != 0 && errno != EEXIST)
-        return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", plots, strerror(errno));
+        return eni_fail(EN_EIO, "report", "cannot create the folder %s: %s", plots, strerror(errno));
     FILE *page = open_memstream(&text, &bytes);
     if (page == NULL) return EN_ENOMEM;
     eni_canvas canvas = {.study = study,
@@ -144,10 +144,11 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
 
 static json_t *json_of(double value)
 {
-    return isfinite(value) ? json_real(value) : json_null(); /* a miss is no number: `missed` counts them */
+    /* JSON has no infinity for a miss: `missed` counts them */
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* A text that was cut, perhaps within a letter. */
+/* The text may have been truncated within a letter. */
 static json_t *json_of_text(const char *text)
 {
     char letters[ENI_VERDICT_TEXT];
@@ -204,7 +205,7 @@ static json_t *json_of_comparisons(const eni_verdict *verdict)
     return comparisons;
 }
 
-/* Everything that the page says in words and the table in numbers. */
+/* The page's texts and the table's numbers. */
 static en_status write_json(const eni_verdict *verdict, const eni_fairness *fairness, const char *out)
 {
     const eni_study *study = verdict->study;
@@ -223,7 +224,7 @@ static en_status write_json(const eni_verdict *verdict, const eni_fairness *fair
     char *dumped = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(all);
     if (dumped == NULL)
-        return eni_fail(EN_EFORMAT, "report", "a name of this study is no text that JSON can hold");
+        return eni_fail(EN_EFORMAT, "report", "a name in this study is not valid UTF-8, as JSON requires");
     snprintf(path, sizeof path, "%s/report.json", out);
     const en_status st = eni_file_replace_text("report", path, dumped);
     free(dumped); /* jansson's */
@@ -242,7 +243,7 @@ static en_status write_latex(const eni_study *study, const char *out)
 
 /* ---- the table ---- */
 
-/* A text without control characters, and what stands around it. */
+/* Prints a text without control characters, between `before` and `behind`. */
 static void print_text(FILE *out, const char *before, const char *text, const char *behind)
 {
     fputs(before, out);

@@ -9,34 +9,34 @@
 
 #include "entrain/status.h"
 
-/* What a report may leave beside the page. */
+/* Files that a report may write beside the page. */
 enum {
     ENI_REPORT_CSV = 1,  /* `out`/table.csv, comparisons.csv and runs.csv */
-    ENI_REPORT_PDF = 2,  /* `out`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+    ENI_REPORT_PDF = 2,  /* `out`/plots/NAME.pdf for each figure; EN_EIO if gnuplot cannot */
     ENI_REPORT_PNG = 4,  /* the same as NAME.png */
     ENI_REPORT_LATEX = 8 /* `out`/table.tex: the table of the page as a tabular, without packages */
 };
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
  *
- *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page
- *     comparisons.csv  a line per pair of arms and setting: what was tested and the verdict (report_verdict.h)
- *     runs.csv    a line per run, unrounded
+ *     table.csv        a line per (setting, arm): medians over seeds with least and greatest, as in the page
+ *     comparisons.csv  a line per pair of arms and setting: the test and its verdict (report_verdict.h)
+ *     runs.csv         a line per run, unrounded
  *
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
- * run does not have, inf the time to a target that was not reached. */
+ * run does not have, inf the time to a target that it did not reach. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
  * folder), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
  * medians (both replaced as a whole, never half-written), and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
- * and the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
+ * and the fairness line to `table_out`. Without a working gnuplot the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
- * `out` is a folder that is there, mostly `dir` itself. `target`: of the times that are reported, a fraction; 0: the folder's own.
+ * `out` is an existing folder, usually `dir` itself. `target` of the reported times: a fraction; 0: the folder's own.
  *
- * Blocks: reads files, and waits for one gnuplot after the other, each with a deadline of 20 s. Main thread.
- * EN_EFORMAT for a malformed file (logged once: file, place, what should stand there), EN_ENOENT, EN_EIO,
+ * Blocks: reads files, and runs one gnuplot after the other, each with a deadline of 20 s. Main thread.
+ * EN_EFORMAT for a malformed file (logged once: file, place, what is expected), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
 en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras);
 

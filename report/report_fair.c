@@ -1,4 +1,4 @@
-/* report_fair.c - see report_fair.h. One function a rule, in the order of the box. */
+/* report_fair.c - see report_fair.h. One function per rule, in the order of the box. */
 #include "report/report_fair.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ const char *eni_fair_mark(int mark)
     return names[mark];
 }
 
-/* What was found of the rule that is judged; one that a study gives no reason to look at says nothing. */
+/* Records the finding of a rule; a rule that does not apply to a study records nothing. */
 static void found(eni_fairness *fairness, int mark, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -32,7 +32,7 @@ static void found(eni_fairness *fairness, int mark, const char *fmt, ...)
     va_end(args);
 }
 
-enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
+enum { RUNS_NAMED = 3 }; /* of many with the same problem */
 
 /* ---- the same start, the same order -------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static bool is_first_of_seed(const eni_study *study, const eni_run *run, const c
     return true;
 }
 
-/* All complete runs of one seed, over arms and settings, carry the same hash: of the weights, or of the order. */
+/* All complete runs of one seed, over arms and settings, must have one hash: of the weights or of the order. */
 static void rule_hash(const eni_study *study, eni_fairness *fairness)
 {
     const char *rule = fairness->rules[fairness->nrules].name;
@@ -73,8 +73,8 @@ static void rule_hash(const eni_study *study, eni_fairness *fairness)
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
 
-/* What one optimizer step of an arm stands for: the samples that updates cover, also where a push has many
- * micro-batches behind it; false when the runs do not say. */
+/* The learning rate of an arm and the samples covered by one update, also if a push covers many
+ * micro-batches; false if the runs do not record it. */
 static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,
                     double *updates_out)
 {
@@ -89,7 +89,7 @@ static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *
     return false;
 }
 
-/* Whether the arm's text names the key: then nobody else has chosen it. */
+/* Whether the arm's text sets the key: then the study's author chose it. */
 static bool is_given(const eni_study *study, size_t arm, const char *key)
 {
     const json_t *given = json_object_get(study->arms[arm].entry, "given");
@@ -100,14 +100,14 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
     return false;
 }
 
-/* What an arm has of a key that is its own; NULL: what all arms have. */
+/* An arm's own value of a key; NULL: the value of all arms. */
 static const char *own_of(const eni_study *study, size_t arm, const char *key)
 {
     return json_string_value(json_object_get(json_object_get(study->arms[arm].entry, "own"), key));
 }
 
-/* The level of the first arm that the rule holds this one to: one with the same optimizer, as rates of two are not
- * to be compared. NAN: there is none before it. */
+/* The level of the first arm that the rule compares this one with: one with the same optimizer, as the rates
+ * of different ones are not comparable. NAN if it is the first. */
 static double level_of(const eni_study *study, size_t arm, const double *levels)
 {
     const char *mine = own_of(study, arm, "optimizer");
@@ -119,10 +119,10 @@ static double level_of(const eni_study *study, size_t arm, const double *levels)
     return NAN;
 }
 
-/* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples behind one update; square root:
- * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. Without
- * scaling, an arm with a rate of its own is tuned, as every arm should be; one rate for all favours those whose
- * updates cover as many samples as those that it was found with. */
+/* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples per update; square root: to
+ * their root. Judged by what the runs did, so that it also holds for users' own strategies. Without scaling,
+ * an arm with a rate of its own is tuned, as every arm should be; one rate for all favours those whose
+ * updates cover as many samples as those that it was tuned for. */
 static void rule_rate(const eni_study *study, eni_fairness *fairness)
 {
     const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
@@ -149,12 +149,12 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
                          odd[0] ? ", " : "", study->arms[a].name, level / reference);
     }
     if (nknown == 0) {
-        found(fairness, ENI_WARN, "the runs do not give lr and updates");
+        found(fairness, ENI_WARN, "the runs do not record lr and updates");
     } else if (odd[0] != 0 && is_none) {
         found(fairness, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
     } else if (odd[0] != 0) {
         found(fairness, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
-    } else if (ntuned > 0 && ntuned < nknown) { /* a favourite against defaults */
+    } else if (ntuned > 0 && ntuned < nknown) { /* tuned arms against defaults */
         found(fairness, ENI_WARN, "only %zu of %zu arms have a rate of their own: %s", ntuned, nknown, list);
     } else {
         found(fairness, ENI_PASS, "%s: %s",
@@ -168,7 +168,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
 
 /* ---- the same work ----------------------------------------------------------------------------------- */
 
-/* What became of the samples of runs that have not applied all that they computed. */
+/* Adds the samples of runs that did not apply all that they computed. */
 static void append_not_applied(const eni_study *study, char *text)
 {
     bool is_first = true;
@@ -208,7 +208,7 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
     eni_text_grouped(most, ",", many, sizeof many);
     append_not_applied(study, rest);
     if (low == NULL)
-        found(fairness, ENI_WARN, "the runs do not give samples_computed");
+        found(fairness, ENI_WARN, "the runs do not record samples_computed");
     else if (least == most)
         found(fairness, ENI_PASS, "%s samples computed in every run%s", many, rest);
     else
@@ -235,7 +235,7 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
               first->bn_stats ? first->bn_stats : "");
 }
 
-/* A study that goes on later may find another program or another machine in its place. */
+/* A study that is resumed later may run another program or on another machine. */
 static void rule_machine(const eni_study *study, eni_fairness *fairness)
 {
     char text[ENI_RULE_TEXT] = "";
@@ -246,24 +246,24 @@ static void rule_machine(const eni_study *study, eni_fairness *fairness)
     if (text[0] != 0) found(fairness, mark, "%s", text);
 }
 
-/* Of a key of the condition, by compare.json; "none" where it has no value. */
+/* The value of a key of the condition, from compare.json; "none" if unset. */
 static const char *condition_of(const eni_study *study, size_t setting, size_t arm, const char *key)
 {
     const json_t *value = json_object_get(json_object_get(study->arms[arm].entry, "condition"), key);
     if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
     const char *text = json_string_value(value);
     if (text == NULL && strcmp(key, "straggler") == 0)
-        text = study->settings[setting].straggler; /* of the setting */
+        text = study->settings[setting].straggler; /* the setting's */
     return text == NULL ? "none" : text;
 }
 
-/* What the baseline differs in by being one: it stands for all workers. */
+/* Differences that the baseline may have because it represents all workers. */
 static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 {
     return study->arms[arm].is_alone && eni_who_may_differ(key) == ENI_ALONE;
 }
 
-/* Two arms that do not agree on the key in some setting, told once. */
+/* Finds two arms that disagree on the key in some setting, and reports the key once. */
 static void find_difference(const eni_study *study, const char *key, char *text)
 {
     for (size_t c = 0; c < study->nsettings; c++) {
@@ -281,18 +281,18 @@ static void find_difference(const eni_study *study, const char *key, char *text)
     }
 }
 
-/* Arms differ in what is their own (may_differ.h); what is set for one and not for the other is no
- * comparison. */
+/* Arms may differ in keys of their own (may_differ.h); a condition that is set for some of them only makes
+ * the comparison unfair. */
 static void rule_conditions(const eni_study *study, eni_fairness *fairness)
 {
     char odd[ENI_RULE_TEXT] = "", list[ENI_RULE_TEXT] = "";
     json_t *conditions = json_object_get(study->index, "conditions"), *value;
     const char *key;
-    if (!json_is_object(conditions)) return; /* of a folder of one run */
+    if (!json_is_object(conditions)) return; /* a folder of one run */
     json_object_foreach(conditions, key, value)
     {
         find_difference(study, key, odd);
-        /* What a set is called, the runs know (rule_task): --data=cifar10 may be given for files of that form. */
+        /* The runs record the data set (rule_task): --data=cifar10 may name files of that form. */
         if (json_is_string(value) && strcmp(key, "data") != 0)
             eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
     }
@@ -337,7 +337,7 @@ static slowness slowness_in(const eni_study *study, size_t setting, const eni_sl
     return s;
 }
 
-/* The first run of a setting that says who was slow; NULL: none does. */
+/* The first run of a setting that records slow ranks; NULL: none does. */
 static const eni_run *find_slow(const eni_study *study, size_t setting)
 {
     const eni_run *run = NULL;
@@ -346,8 +346,8 @@ static const eni_run *find_slow(const eni_study *study, size_t setting)
     return run;
 }
 
-/* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the rank in which
- * arms are furthest apart: zeros if nothing is known. Returns for how many arms it is not. */
+/* The condition "a rank is slow" is the same only if it is equally slow in every arm. Finds the rank in which
+ * arms differ most: zeros if nothing is known. Returns the number of arms for which it is unknown. */
 static size_t find_widest(const eni_study *study, slowness *widest, bool *has_slow)
 {
     const eni_slow nobody = {.rank = -1};
@@ -384,11 +384,11 @@ static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
     const char *setting = study->settings[s.setting].name;
     const double apart = s.high / s.low - 1;
     if (apart <= 0.05)
-        found(fairness, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked, setting,
-              s.low, s.high);
+        found(fairness, ENI_PASS, "%g asked for in %s: %.2f to %.2f times as slow in every arm", s.asked,
+              setting, s.low, s.high);
     else
         found(fairness, apart > 0.10 ? ENI_FAIL : ENI_WARN,
-              "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, setting, s.low,
+              "%g asked for in %s: %.2f times as slow in %s, %.2f in %s", s.asked, setting, s.low,
               study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
 }
 
@@ -414,7 +414,7 @@ int eni_fair_cores(const char *list, uint64_t set[16])
     return n;
 }
 
-/* Cores of one run: distinct ones that its roles name, or those of the machine. 0: not known. */
+/* Cores of one run: the distinct ones that its roles list, or those of the machine. 0: unknown. */
 static int cores_of(const eni_study *study, const eni_run *run)
 {
     uint64_t set[16] = {0};
@@ -428,7 +428,7 @@ static int cores_of(const eni_study *study, const eni_run *run)
     return is_known ? cores : (int)json_integer_value(machine);
 }
 
-/* Compute threads of each worker: of every device that it has, where they are this host's. */
+/* Compute threads of each worker: the sum over its devices, if they are on this host. */
 static int threads_of(const eni_run *run)
 {
     const int threads = (int)json_integer_value(json_object_get(run->result, "threads"));
@@ -502,7 +502,7 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
         found(fairness, ENI_WARN, "not interleaved: %zu runs of %s in a row", longest, who);
 }
 
-/* "load 0.1 to 2.3 before the runs": shown, and judged by nobody. */
+/* "load 0.1 to 2.3 before the runs": shown, but not judged. */
 static void append_load(const eni_study *study, char *text)
 {
     const json_t *list = json_object_get(study->index, "runs");
@@ -535,9 +535,9 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
                          100 * run->outside);
     }
     const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
-    if (json_object_get(first, "outside") == NULL) return; /* of a folder of one run */
+    if (json_object_get(first, "outside") == NULL) return; /* a folder of one run */
     if (known == 0) {
-        eni_text_add(text, ENI_RULE_TEXT, "not known: the runs were too short for it");
+        eni_text_add(text, ENI_RULE_TEXT, "not known: the runs were too short");
     } else if (nbusy == 0) {
         eni_text_add(text, ENI_RULE_TEXT, "other processes took at most %.1f %% of the cores in %zu run%s",
                      100 * most, known, known == 1 ? "" : "s");
@@ -549,16 +549,16 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     }
     if (known > 0 && unknown > 0) eni_text_add(text, ENI_RULE_TEXT, "; not known in %zu", unknown);
     if (study->nreplaced > 0)
-        eni_text_add(text, ENI_RULE_TEXT, "; %zu run%s made again, and not counted", study->nreplaced,
+        eni_text_add(text, ENI_RULE_TEXT, "; %zu run%s repeated and not counted", study->nreplaced,
                      study->nreplaced == 1 ? " was" : "s were");
     append_load(study, text);
     found(fairness, nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
 
-/* ---- what measuring took ----------------------------------------------------------------------------- */
+/* ---- the cost of measuring --------------------------------------------------------------------------- */
 
-/* Of runs that say it. On the clock are copies (rank/snapshot.c), and what a checkpoint makes of them; over two
- * hundredths of it, or bytes that some arms move and others do not, are a cost of the looking that bears on the times. */
+/* For runs that record it. Copies (rank/snapshot.c) and their use in checkpoints happen on the clock; above 2
+ * % of it, or if only some arms move bytes, measuring distorts the times. */
 static void rule_measuring(const eni_study *study, eni_fairness *fairness)
 {
     double share = 0, after = 0, on_clock = 0, bytes = 0, left_out = 0;
@@ -579,12 +579,11 @@ static void rule_measuring(const eni_study *study, eni_fairness *fairness)
     char lost[64] = "", some[64] = "";
     const bool is_uneven = moving > 0 && moving < known;
     if (is_uneven) snprintf(some, sizeof some, " in %zu of %zu runs", moving, known);
-    if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were left out", left_out);
-    found(
-        fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
-        "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g MB "
-        "at most%s",
-        share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
+    if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were skipped", left_out);
+    found(fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
+          "copies took at most %.2g %% of a run's clock and moved %.3g MB during it%s; afterwards at most "
+          "%.2g s and %.3g MB%s",
+          share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
 }
 
 /* ---- nothing left out -------------------------------------------------------------------------------- */
@@ -599,7 +598,7 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         eni_text_add(list, ENI_RULE_TEXT, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
                      run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
     }
-    /* Seeds may differ between settings by plan, never between the arms of a setting. */
+    /* By plan, seeds may differ between settings, but never between the arms of a setting. */
     for (size_t c = 0; c < study->nsettings; c++) {
         for (size_t s = 0; s < study->nseeds; s++) {
             size_t have = 0;
@@ -628,10 +627,10 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
               study->nruns == 1 ? "" : "s", study->nruns);
 }
 
-/* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
- * a ring over TCP rotates the order, NCCL has one of its own, and both are let off. Options could change the
- * arithmetic: none allowed. By their names: that a strategy's steps are those of one process is no flag of the
- * contract, so that no file of a study has it, and a plugin that said it of itself would be judged by its own word. */
+/* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md); a
+ * ring over TCP rotates the order and NCCL has one of its own, so both are exempt. Options could change the
+ * arithmetic: none allowed. The strategies are known by name: the contract has no flag for a strategy whose
+ * steps equal those of one process, and a plugin that set it would be judged by its own claim. */
 static bool must_be_equal(const eni_study *study, size_t arm)
 {
     const eni_arm *spec = &study->arms[arm];
@@ -646,15 +645,15 @@ static bool must_be_equal(const eni_study *study, size_t arm)
     return is_known && !is_rotated && !has_options;
 }
 
-/* Chunks of a batch, whose mean is rounded once more than that of the whole. */
+/* Chunks of a batch, whose mean is rounded once more than that of the whole batch. */
 static double chunks_of(const eni_study *study, size_t arm)
 {
     const eni_run *run = eni_study_example(study, 0, arm);
     return run != NULL && run->pipeline.micro_batches > 1 ? run->pipeline.micro_batches : 1;
 }
 
-/* Whether the keys of one kind let two arms end with other bytes: what is an arm's own may, if the table says so;
- * other conditions do, and have been told already. */
+/* Whether the keys of one kind let two arms end with different bytes: an arm's own keys may, if the table
+ * says so; other conditions do, and have been reported already. */
 static bool differ_in(const eni_study *study, size_t a, size_t b, const char *kind)
 {
     json_t *one = json_object_get(study->arms[a].entry, kind);
@@ -667,14 +666,14 @@ static bool differ_in(const eni_study *study, size_t a, size_t b, const char *ki
             const eni_may_differ *row = eni_may_differ_find(false, key);
             if (json_equal(value, json_object_get(turn == 0 ? other : one, key))) continue;
             if (is_excepted(study, a, key) || is_excepted(study, b, key)) continue;
-            if (strcmp(key, "strategy") == 0) continue; /* must_be_equal knows */
+            if (strcmp(key, "strategy") == 0) continue; /* handled by must_be_equal */
             if (row == NULL || row->who != ENI_ARMS || row->then == ENI_THEN_OTHER_BYTES) return true;
         }
     }
     return false;
 }
 
-/* The first arm that this one must be equal to; itself: none before it. */
+/* The first arm that this one must be equal to; itself if it is the first. */
 static size_t first_alike(const eni_study *study, size_t arm)
 {
     for (size_t b = 0; b < arm; b++)
@@ -739,7 +738,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
         fairness_out->nrules += rule->mark >= 0;
         fairness_out->nwarn += rule->mark == ENI_WARN;
         fairness_out->nfail += rule->mark == ENI_FAIL;
-        /* A run that failed concerns the arms that it is missing from: report_verdict.c. */
+        /* A failed run affects only the arms that it is missing from: report_verdict.c. */
         if (rule->mark == ENI_FAIL && rules[i].judge != rule_seeds) fairness_out->is_time_comparable = false;
     }
 }

@@ -1,5 +1,4 @@
-/* report_page.c - report.html: page.html from its head to its foot, with what each slot stands for; see
- * report_page.h. */
+/* report_page.c - report.html: page.html with its slots filled; see report_page.h. */
 #include "report/report_page.h"
 
 #include <errno.h>
@@ -42,11 +41,10 @@ static void write_task(const eni_canvas *canvas)
     fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
 }
 
-/* The sentence with the arms' names in bold, so that they are found at a glance, and broken in two only where a phone
- * has no room for all of one. */
+/* Writes the sentence with the arms' names in bold, so that they are easy to find; long ones may be broken. */
 static void write_sentence(FILE *page, const eni_study *study, const char *text)
 {
-    enum { LINE = 28 }; /* letters of 20 px beside each other on 400 */
+    enum { LINE = 28 }; /* letters of 20 px in a line of 400 px */
     for (const char *at = text; *at != 0;) {
         size_t longest = 0;
         for (size_t a = 0; a < study->narms && (at == text || at[-1] == ' '); a++) {
@@ -72,7 +70,7 @@ static en_status write_verdict(eni_canvas *canvas)
     if (fairness->nfail > 0)
         fprintf(page,
                 "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
-                "below before you use a number.</p>\n",
+                "below before using the numbers.</p>\n",
                 fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
     fputs("<dl class=\"verdicts\">\n", page);
     char text[ENI_VERDICT_TEXT], kind[256];
@@ -127,7 +125,7 @@ static en_status write_fairness(eni_canvas *canvas)
 
 /* ---- numbers ----------------------------------------------------------------------------------------- */
 
-/* A cell of a table; "-" where there is no number. */
+/* A cell of a table; "-" without a number. */
 static void write_number(FILE *page, const char *format, double value)
 {
     fputs("<td>", page);
@@ -135,15 +133,15 @@ static void write_number(FILE *page, const char *format, double value)
     fputs("</td>", page);
 }
 
-/* Snapshots are evaluated for one target, and gone after that. */
+/* Snapshots are evaluated for one target, and then deleted. */
 static en_status write_table(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (!eni_study_bracket_is_of_grid(run, study->target)) continue;
         fprintf(canvas->page,
-                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the "
-                "grid is known, so the two that enclose a time are points of the grid.</p>\n",
+                "<p class=\"lede\">These runs were evaluated for a target of %g %%: near %g %% only "
+                "grid points are known, so both points that enclose a time are from the grid.</p>\n",
                 100 * run->evaluated_for, 100 * study->target);
         break;
     }
@@ -209,13 +207,13 @@ static en_status write_steps(eni_canvas *canvas)
 
 static en_status write_title_of_settings(eni_canvas *canvas)
 {
-    fputs(canvas->study->nsettings == 1 ? "Run by run" : "Even beside slow", canvas->page);
+    fputs(canvas->study->nsettings == 1 ? "Run by run" : "Settings side by side", canvas->page);
     return EN_OK;
 }
 
-/* ---- do it again ------------------------------------------------------------------------------------- */
+/* ---- to reproduce it --------------------------------------------------------------------------------- */
 
-/* One word of a command line, quoted for a shell when it needs to be. */
+/* One word of a command line, quoted for a shell if necessary. */
 static void write_word(FILE *page, const char *word)
 {
     static const char *const plain =
@@ -230,14 +228,15 @@ static void write_word(FILE *page, const char *word)
     eni_html_put(page, "%s%s", word, "'");
 }
 
-/* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is set. */
+/* The length of "--out=" or 0; after "-o" and "--out" alone the folder is the next word: then *is_next is
+ * set. */
 static size_t out_flag(const char *word, bool *is_next)
 {
     *is_next = strcmp(word, "--out") == 0 || strcmp(word, "-o") == 0;
     return strncmp(word, "--out=", 6) == 0 ? 6 : strncmp(word, "-o=", 3) == 0 ? 3 : 0;
 }
 
-/* Into a folder of its own: pasted as it was, the line would ask for the study's. */
+/* Replaces the folder: the original line would refer to the study's own. */
 static en_status write_command(eni_canvas *canvas)
 {
     const json_t *argv = json_object_get(canvas->study->index, "argv");
@@ -270,7 +269,7 @@ static void write_value(FILE *page, const json_t *value)
         eni_html_text(page, json_string_value(value));
         return;
     }
-    if (json_is_object(value)) { /* libraries and such: "oneDNN 2.6, ZeroMQ 4.3.4" */
+    if (json_is_object(value)) { /* libraries, for example: "oneDNN 2.6, ZeroMQ 4.3.4" */
         json_object_foreach((json_t *)value, key, part)
         {
             eni_html_put(page, "%s%s ", is_first ? "" : ", ", key);
@@ -301,7 +300,7 @@ static en_status write_environment(eni_canvas *canvas)
     return EN_OK;
 }
 
-/* The resolved configuration of the first complete run of each arm, as the worker wrote it. */
+/* The resolved configuration of the first complete run of each arm, as written by its worker. */
 static en_status write_configurations(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
@@ -318,12 +317,12 @@ static en_status write_configurations(eni_canvas *canvas)
         eni_html_put(
             canvas->page,
             "<details><summary>Configuration of %s (%s/config.yaml)</summary><pre>%s%s</pre></details>\n",
-            study->arms[a].name, run->dir, text, n == sizeof text - 1 ? "\n… (cut here)" : "");
+            study->arms[a].name, run->dir, text, n == sizeof text - 1 ? "\n… (truncated)" : "");
     }
     return EN_OK;
 }
 
-/* Threads per worker, the most memory that the roles had together, and what other processes took. */
+/* Threads per worker, the total peak memory of the roles, and the share that other processes took. */
 static void write_machine(FILE *page, const eni_run *run)
 {
     const json_t *threads = json_object_get(run->result, "threads"),
@@ -347,8 +346,8 @@ static en_status write_runs(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
     const size_t nall = study->nruns + study->nreplaced;
-    fprintf(page, "<details><summary>%s%zu run%s in the order of the starts, with hashes",
-            nall == 1 ? "" : "All ", nall, nall == 1 ? "" : "s");
+    fprintf(page, "<details><summary>%s%zu run%s in order of start, with hashes", nall == 1 ? "" : "All ",
+            nall, nall == 1 ? "" : "s");
     if (study->nreplaced > 0) fprintf(page, "; the last %zu are not counted", study->nreplaced);
     fputs("</summary>\n", page);
     eni_html_table(
@@ -365,7 +364,7 @@ static en_status write_runs(eni_canvas *canvas)
                      "td></tr>\n",
                      text_or_dash(run->init_sha256), text_or_dash(run->order_sha256),
                      text_or_dash(run->params_sha256),
-                     run->is_replaced        ? "made again"
+                     run->is_replaced        ? "repeated"
                      : run->emulated != NULL ? run->emulated
                      : run->is_complete      ? "real"
                                              : "failed");
@@ -374,9 +373,9 @@ static en_status write_runs(eni_canvas *canvas)
     return EN_OK;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------- */
+/* ---- the whole page ----------------------------------------------------------------------------------- */
 
-/* What stands for {{NAME}} in page.html, and what decides whether {{if ..}} to the next {{end}} is there. */
+/* The slots: what replaces {{NAME}} in page.html, and whether {{if ..}} to the next {{end}} is kept. */
 static const struct page_slot {
     const char *name;
     en_status (*write)(eni_canvas *canvas);

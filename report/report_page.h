@@ -1,5 +1,5 @@
-/* report_page.h - what a report shows: report.html (verdict, fairness, table, figures, and what is needed to
- * do it again), and the table of a comparison, whose numbers go to the terminal and into the page. */
+/* report_page.h - the content of a report: report.html (verdict, fairness, table, figures, and how to
+ * reproduce it), and the table of a comparison, whose numbers go to the terminal and into the page. */
 #ifndef REPORT_REPORT_PAGE_H
 #define REPORT_REPORT_PAGE_H
 
@@ -8,8 +8,8 @@
 #include "report/plot.h"
 #include "report/report_verdict.h"
 
-/* Writes the whole page, page.html, to canvas->page, drawing the figures on the way (see plot.h). It is one file:
- * no script, no link that leaves it. */
+/* Writes the whole page, page.html, to canvas->page, drawing the figures on the way (see plot.h). It is one
+ * file without scripts and without links to other sites. */
 en_status eni_page_write(eni_canvas *canvas);
 
 /* ---- report_table.c: one row per (setting, arm), medians over seeds ------------------------------------ */
@@ -24,7 +24,7 @@ typedef struct eni_row {
     double stale_mean, stale_p50, stale_p95, stale_max;
 } eni_row;
 
-/* The next row that has runs: begin with *next 0 and a zeroed row. false: no more. */
+/* Fills the next row that has runs: begin with *next 0 and a zeroed row. false: no more. */
 bool eni_row_next(const eni_study *study, size_t *next, eni_row *row);
 
 /* Prints the table with its heads. */
@@ -33,17 +33,17 @@ en_status eni_report_print_table(const eni_study *study, FILE *out);
 /* Prints the ranking of a setting's arms: time to the target, accuracy, speed, each with its interval. */
 en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out);
 
-/* The same as an HTML table. */
+/* The ranking as an HTML table. */
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page);
 
-/* Writes it as an HTML table, with the ranges below the medians. */
+/* Writes the table as HTML, with the ranges below the medians. */
 void eni_report_html_table(const eni_study *study, FILE *page);
 
-/* Writes it as a LaTeX tabular: a row each, medians with their ranges. */
+/* Writes the table as a LaTeX tabular: medians with their ranges. */
 void eni_report_latex_table(const eni_study *study, FILE *out);
 
-/* Writes what the runs say of single steps and of the machine's use: quantiles of the step time, processor
- * time and memory; nothing when no run says any of it. */
+/* Writes what the runs recorded of single steps and the machine: quantiles of the step time, processor time
+ * and memory; nothing if no run did. */
 void eni_report_html_steps(const eni_study *study, FILE *page);
 
 #endif

@@ -13,13 +13,13 @@
 #include "core/try.h"
 #include "report/report_study.h"
 
-/* What the lines of a file become: numbers, or evaluations. */
+/* The parsed lines of a file: numbers, or evaluations. */
 typedef struct growing {
     void *at;
     size_t n, room, size; /* size: bytes of one */
 } growing;
 
-/* Copies one more to its end, unless something was wrong with the line. */
+/* Appends a copy of an item, unless the line was invalid. */
 static void add(eni_json *reader, growing *list, const void *item)
 {
     if (reader->status != EN_OK) return;
@@ -38,7 +38,7 @@ static void add(eni_json *reader, growing *list, const void *item)
     memcpy((char *)list->at + list->n++ * list->size, item, list->size);
 }
 
-/* The last line of a rank that was killed while it wrote it. */
+/* The last line of a rank that was killed while writing it. */
 static bool is_cut(const char *text, size_t length)
 {
     if (length > 0 && text[length - 1] == '\n') return false;
@@ -47,7 +47,7 @@ static bool is_cut(const char *text, size_t length)
     return whole == NULL;
 }
 
-/* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
+/* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, if there is no such file. */
 static en_status each_line(const char *path, void (*take)(eni_json *, const json_t *, growing *),
                            growing *into)
 {
@@ -93,7 +93,8 @@ static void take_eval(eni_json *reader, const json_t *object, growing *list)
         eni_json_fail(reader, "%s.%s %g should be a fraction from 0 to 1", reader->where, accuracy,
                       eval.accuracy);
     if (last != NULL && (eval.samples < last->samples || eval.t < last->t))
-        eni_json_fail(reader, "%s goes back: samples and t should never fall", reader->where);
+        eni_json_fail(reader, "%s is before the previous line: samples and t should never decrease",
+                      reader->where);
     add(reader, list, &eval);
 }
 
@@ -187,7 +188,7 @@ static void take_present(eni_json *reader, const json_t *entry, void *into)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (end != NULL && strcmp(end, words[i]) == 0) p->end = (int)i;
     if (reader->status == EN_OK && !(p->from >= 0 && p->to >= p->from))
-        eni_json_fail(reader, "%s should be from one time to a later one", reader->where);
+        eni_json_fail(reader, "%s: to_s should not be before from_s", reader->where);
 }
 
 static en_status load_lists(eni_json *reader, eni_run *run)
@@ -228,7 +229,7 @@ static void take_worker_stale(eni_json *reader, const json_t *entry, void *into)
     load_histogram(reader, json_object_get(entry, "staleness"), worker);
 }
 
-/* Of all workers; of each, in the report of the role psd, which measures it. */
+/* Staleness of all workers, and of each, in the report of the role psd, which measures it. */
 static en_status load_staleness(eni_json *reader, eni_run *run)
 {
     const json_t *object = json_object_get(run->result, "staleness"), *psd = NULL;
@@ -261,7 +262,8 @@ static void take_turn(eni_json *reader, const json_t *entry, void *into)
         eni_json_fail(reader, "%s should be [stage, backward, chunk, begin, end]", reader->where);
 }
 
-/* A run on one device a rank has none, or its number of chunks; nothing waits for another on the one device of --micro-batches. */
+/* A run with one device per rank has no pipeline, or its number of chunks; with --micro-batches on one device
+ * nothing waits for another device. */
 static en_status load_pipeline(eni_json *reader, eni_run *run)
 {
     const json_t *object = json_object_get(run->result, "pipeline");
@@ -299,7 +301,7 @@ void eni_study_check_schema(eni_json *reader, const json_t *file, int schema)
 }
 
 /* clang-format off */
-/* Where a number or a text of result.json is kept; most keys have their member's name. */
+/* The member for a number or a text of result.json; most keys have its name. */
 #define PLACE(name) {#name, &run->name}
 
 static void load_numbers(eni_json *reader, eni_run *run)
@@ -332,7 +334,7 @@ static en_status load_texts(eni_json *reader, eni_run *run)
     eni_json_at(reader, "collective");
     if (json_is_object(collective)) run->algorithm = eni_json_text(reader, collective, "algorithm");
     if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
-        run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
+        run->wire_bytes = run->shm_bytes = NAN; /* the bytes and the transport of NCCL are unknown */
     return reader->status;
 }
 /* clang-format on */

@@ -1,5 +1,4 @@
-/* report_study.c - compare.json into a study (the runs are report_run.c's), and questions to one that has
- * been read. */
+/* report_study.c - reads compare.json into a study (report_run.c reads the runs), and answers questions. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -72,7 +71,7 @@ double eni_metric_cpu_seconds(const eni_run *run)
     return sum;
 }
 
-/* Of one rank, or of all workers (rank -1). */
+/* The waiting share of one rank, or of all workers (rank -1). */
 static double wait_share(const eni_run *run, int rank)
 {
     double waited = 0, all = 0;
@@ -199,7 +198,7 @@ static void load_arms(eni_json *reader, eni_study *study)
     reader->where[0] = 0;
 }
 
-/* A strategy that the books know has its colour in every report; others take what is left, in order. */
+/* A strategy that the documentation uses has its colour in every report; others take the remaining ones. */
 static void choose_colours(eni_study *study)
 {
     static const char *const known[] = {"ring", "ps-sync", "ps-async", "ssp", "solo"};
@@ -229,7 +228,7 @@ static size_t find_arm(const eni_study *study, const char *name)
     return i;
 }
 
-/* A run folder lies inside the study's: a compare.json from elsewhere cannot make us read other files. */
+/* A run folder must be inside the study's: a foreign compare.json cannot make us read other files. */
 static bool is_inside(const char *dir)
 {
     if (dir[0] == '/') return false;
@@ -332,8 +331,8 @@ static void load_claims(eni_json *reader, eni_study *study)
         eni_json_fail(reader, "plan.primary should name a setting and two arms of this study");
 }
 
-/* What a setting emulates is what its runs say; the straggler of the index counts even when they all failed.
- * Whether there are classes, and a holdout, they say too. */
+/* A setting emulates what its runs record; the straggler of the index counts even if all of them failed. The
+ * runs also record whether there are classes and a holdout. */
 static void ask_runs(eni_study *study)
 {
     bool has_loss = false;
@@ -367,7 +366,7 @@ static en_status fill_study(eni_json *reader, double target, eni_study *study)
     return reader->status;
 }
 
-/* A folder of `entrain run --out` is a comparison of one: the same page, without the pairs. */
+/* A folder of `entrain run --out` is treated as a comparison of one arm: the same page, without pairs. */
 static json_t *index_of_single_run(const char *dir)
 {
     char path[PATH_MAX];

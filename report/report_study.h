@@ -16,7 +16,7 @@
 #include "report/stats.h"
 #include "run/reach.h"
 
-/* Limits that a sane comparison never meets; a file beyond them is refused. */
+/* Limits far above any real comparison; a file beyond them is refused. */
 enum {
     ENI_MAX_SETTINGS = 16,
     ENI_MAX_ARMS = 32,
@@ -26,12 +26,13 @@ enum {
     ENI_MAX_CHUNKS = 1024 /* of --micro-batches */
 };
 
-/* Of compare.json and result.json: they count up where a key gets another name or meaning. */
+/* Schemas of compare.json and result.json: incremented when a key changes its name or meaning. */
 enum { ENI_STUDY_SCHEMA = 2, ENI_RESULT_SCHEMA = 2 };
 
-#define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
+/* of all cores, used by processes outside a run: above it, the machine was busy */
+#define ENI_BUSY_SHARE 0.05
 
-/* Where the time of a step goes. */
+/* The phases of a step's time. */
 enum {
     ENI_PHASE_DATA,
     ENI_PHASE_COMPUTE,
@@ -40,7 +41,7 @@ enum {
     ENI_PHASE_WAIT,
     ENI_PHASE_UPDATE,
     ENI_PHASES,
-    ENI_PHASE_HIDDEN = ENI_PHASES /* exchange behind compute, not beside it: no phase of its own */
+    ENI_PHASE_HIDDEN = ENI_PHASES /* exchange hidden by compute: not a separate phase */
 };
 
 /* One process of a run: a worker ("rank 0") or a server ("psd"). */
@@ -50,7 +51,7 @@ typedef struct eni_role {
     int rank;          /* -1: not a worker */
     double cpu_seconds;
     double ns[ENI_PHASES]; /* over the whole run */
-    double hidden_ns;      /* of ENI_PHASE_COMPUTE: an exchange was under way behind it; 0: not known */
+    double hidden_ns;      /* of ENI_PHASE_COMPUTE: an exchange was under way meanwhile; 0: not known */
     double steps;
 } eni_role;
 
@@ -66,21 +67,21 @@ typedef struct eni_staleness {
     eni_bin *bins;
 } eni_staleness;
 
-/* What one worker contributed. */
+/* One worker's samples. */
 typedef struct eni_rank_share {
     int rank;
     double computed, applied, steps;
 } eni_rank_share;
 
-/* A forward or backward of one chunk on one stage; ms from the begin of its step. */
+/* A forward or backward of one chunk on one stage; ms from the start of its step. */
 typedef struct eni_strip_turn {
     int stage, chunk;
     bool is_backward;
     double begin, end;
 } eni_strip_turn;
 
-/* Of a run whose ranks have several devices: rank 0's last full step, and what of all steps its stages waited
- * (shares; NAN: not known). */
+/* Pipeline of a run whose ranks have several devices: rank 0's last full step, and the shares of all steps in
+ * which its stages waited (NAN: not known). */
 typedef struct eni_strip {
     int stages;
     bool is_of_replicas;  /* --parallel=data */
@@ -91,14 +92,14 @@ typedef struct eni_strip {
     eni_strip_turn *turns;
 } eni_strip;
 
-/* A rank of a run whose ranks come and go: from when to when, in seconds, and how its part ended. */
+/* A rank of a run whose ranks come and go: from when to when, in seconds, and how it ended. */
 typedef struct eni_present {
     int rank;
     enum { ENI_STAYED, ENI_LEFT, ENI_WAS_LOST } end;
     double from, to;
 } eni_present;
 
-/* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
+/* A rank that was to be slow: the factor asked for and the one measured (NAN: not known). */
 typedef struct eni_slow {
     int rank;
     double asked, measured;
@@ -107,16 +108,16 @@ typedef struct eni_slow {
 typedef struct eni_run {
     size_t setting, arm; /* indices into the study */
     int64_t seed;
-    int order; /* place in the order of starts */
+    int order; /* position in the order of starts */
     int exit;
     bool is_complete;          /* exit 0 and a result: the numbers below count */
-    bool is_replaced;          /* another run stands for its seed */
+    bool is_replaced;          /* another run replaces it */
     const char *dir, *started; /* borrowed from the index */
-    const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
+    const char *cause;         /* why it failed, likewise; NULL: it did not, or the cause is unknown */
 
     json_t *result; /* owned; the texts below are borrowed from it */
     const char *model, *data, *device, *transport, *algorithm;
-    const char *bn_stats; /* whose running statistics were judged; NULL: a network without any */
+    const char *bn_stats; /* whose running statistics were evaluated; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
     const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
     char *notes;
@@ -136,7 +137,7 @@ typedef struct eni_run {
 
     double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
     eni_reach reach;      /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */
-    double last_t;        /* of the last evaluation: a censored run took longer than this */
+    double last_t;        /* of the last evaluation: a censored run took longer */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
@@ -144,15 +145,15 @@ typedef struct eni_run {
 typedef struct eni_setting_spec {
     const char *name;
     const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
-    const char *emulated;  /* what the setting's runs say they emulate; NULL: all real */
-    size_t seeds;          /* that the study gave it before the first run */
+    const char *emulated;  /* what the setting's runs emulate; NULL: all real */
+    size_t seeds;          /* planned before the first run */
 } eni_setting_spec;
 
 typedef struct eni_arm {
     const char *name, *strategy;
     const json_t *entry; /* of the index: its "options", "own", "given" and "condition" */
     double lr;
-    /* EN_ALONE: what the others are measured against, one process that does all workers' work. */
+    /* EN_ALONE: the baseline, one process that does all workers' work. */
     bool is_alone;
     int colour;  /* index of the strategy's colour: the same for two arms of one strategy */
     int variant; /* 0 for the first arm of a strategy, 1 for the second, … */
@@ -166,18 +167,18 @@ typedef struct eni_study {
     size_t nsettings, narms, nruns, nseeds;
     eni_setting_spec settings[ENI_MAX_SETTINGS];
     eni_arm arms[ENI_MAX_ARMS];
-    eni_run *runs;    /* (nruns), in the order of starts; behind them the replaced */
-    size_t nreplaced; /* made on a busy machine, and again (--retry-busy): shown, and counted for nothing */
+    eni_run *runs;    /* (nruns), in the order of starts; followed by the replaced ones */
+    size_t nreplaced; /* made on a busy machine, and repeated (--retry-busy): shown, but not counted */
     int64_t *seeds;
     bool has_primary;
     eni_primary primary; /* the comparison that the study named before the first run */
-    size_t baseline;     /* the arm that all others are compared with; ENI_COMPARISONS_ALL: none is */
+    size_t baseline;     /* the arm that all others are compared with; ENI_COMPARISONS_ALL: none */
     bool has_holdout;    /* curves and times to the target are of samples kept out of training */
-    bool has_classes;    /* false of a regression: it reaches no target, and is judged by its loss */
+    bool has_classes;    /* false for a regression: it has no target, and is judged by its loss */
 } eni_study;
 
 /* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure
- * there is nothing to free. Logs the first thing that is wrong. */
+ * there is nothing to free. Logs the first error. */
 en_status eni_study_load(const char *dir, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
@@ -185,7 +186,7 @@ void eni_study_free(eni_study *study);
  * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 
-/* Refuses a file of another schema. */
+/* Refuses a file with another schema. */
 void eni_study_check_schema(eni_json *reader, const json_t *file, int schema);
 void eni_study_drop_run(eni_run *run);
 
@@ -195,28 +196,28 @@ void eni_study_find_target(eni_run *run, double target);
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */
 bool eni_study_bracket_is_wide(const eni_run *run);
 
-/* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of
- * the grid. False where nobody has said for which target the run was evaluated. */
+/* Evaluated for another target: the snapshots that would enclose this one are gone, and its bracket is that
+ * of the grid. False if it is not recorded for which target the run was evaluated. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
-/* Instead of a setting or an arm in what follows: whichever. */
+/* In place of a setting or an arm in the following functions: all of them. */
 #define ENI_ANY SIZE_MAX
 
-/* The run of (setting, arm) behind `before` (NULL: the first), in the order of starts; NULL: no more.
+/* The run of (setting, arm) after `before` (NULL: the first), in the order of starts; NULL: no more.
  * Borrowed. */
 const eni_run *eni_study_next(const eni_study *study, size_t setting, size_t arm, const eni_run *before);
 
 /* The run of (setting, arm, seed), or NULL. Borrowed. */
 const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed);
 
-/* A number of a run; NAN takes the run out of a summary. */
+/* A number of a run; NAN excludes the run from a summary. */
 typedef double (*eni_metric)(const eni_run *run);
 
 double eni_metric_samples_per_s(const eni_run *run);
-double eni_metric_wait(const eni_run *run); /* workers' waiting, as a part of their step time */
+double eni_metric_wait(const eni_run *run); /* workers' waiting as a share of their step time */
 double eni_metric_cpu_seconds(const eni_run *run);
 
-/* Those that are one expression: eni_metric_updates(run) and so on. A run that failed is no miss. */
+/* Metrics of one expression: eni_metric_updates(run) and so on. A failed run is not a miss. */
 /* clang-format off */
 #define ENI_METRICS(METRIC)                                                   \
     METRIC(updates, run->updates)                                             \
@@ -242,24 +243,24 @@ double eni_metric_cpu_seconds(const eni_run *run);
 ENI_METRICS(ENI_METRIC_DECLARED)
 /* clang-format on */
 
-/* The metric of the runs of one (setting, arm), without NAN, in the order of the runs. Returns how many. */
+/* The metric of the runs of one (setting, arm), without NAN, in the order of the runs. Returns their number. */
 size_t eni_study_values(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
                         double values_out[ENI_MAX_RUNS]);
 
 /* The metric's summary over the seeds of one (setting, arm). */
 eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm, eni_metric metric);
 
-/* How many runs of (setting, arm) are in the study, complete or not. */
+/* The number of runs of (setting, arm) in the study, complete or not. */
 size_t eni_study_count(const eni_study *study, size_t setting, size_t arm);
 
-/* How many of them trained to the end without reaching the target, and the least clock at which one of those
- * ended (NAN: none did). */
+/* The number of those that trained to the end without reaching the target, and the least clock at which one
+ * of them ended (NAN: none did). */
 size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, double *least_t_out);
 
-/* A complete run of (setting, arm) that stands for the others in texts: the first started; NULL: none. */
+/* A complete run of (setting, arm) that represents the others in texts: the first started; NULL: none. */
 const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t arm);
 
-/* The median over seeds of one rank's waiting, as a part of its step time; NAN: there is no such rank. */
+/* The median over seeds of one rank's waiting, as a share of its step time; NAN: no such rank. */
 double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm, int rank);
 
 /* Neither a straggler nor a shaped network in this setting. */

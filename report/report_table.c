@@ -11,7 +11,7 @@
 
 /* ---- the numbers ------------------------------------------------------------------------------------- */
 
-/* "ring [direct, shm]", "ps-async [shm]", "ssp:bound=2": the arm, how it sums, over what. */
+/* "ring [direct, shm]", "ps-async [shm]", "ssp:bound=2": the arm, its all-reduce, its transport. */
 static void name_strategy(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size)
 {
     const eni_run *run = eni_study_example(study, setting, arm);
@@ -59,9 +59,9 @@ bool eni_row_next(const eni_study *study, size_t *next, eni_row *row)
 
 /* ---- the cells of a row -------------------------------------------------------------------------------- */
 
-#define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
+#define THIN "\xe2\x80\xaf" /* U+202F separates thousands; a comma is a decimal point elsewhere */
 
-/* What numbers are written with, in a terminal and in a page. */
+/* Number formats of a terminal and of a page. */
 typedef struct letters {
     const char *group, *dash, *percent;
 } letters;
@@ -70,7 +70,7 @@ static const letters of_terminal = {",", "-", " %"}, of_page = {THIN, "–", THI
 
 enum { UPDATES, SPEED, TIME, QUALITY, STALENESS, WAIT, RATIO, WIRE, CELLS };
 
-/* A number, and what stands below or behind it: mostly its range over the seeds; "": nothing. */
+/* A number, and the text below or after it: usually its range over the seeds; "": none. */
 typedef struct cell {
     char text[ENI_TABLE_TEXT], small[ENI_TABLE_TEXT];
 } cell;
@@ -108,8 +108,8 @@ static void put_time(const eni_study *study, const eni_row *row, const letters *
 
 enum { RANKS_SHOWN = 4 };
 
-/* Of each rank, "68/1 %"; of many the least and the most, "1-68 %"; of ranks that wait alike "9 %". A mean
- * would hide who waits for whom. */
+/* Per rank, "68/1 %"; for many ranks the least and the most, "1-68 %"; for ranks that wait alike "9 %". A mean
+ * would hide which rank waits. */
 static void put_wait(const eni_study *study, const eni_row *row, const letters *how, cell *c)
 {
     char each[64] = "";
@@ -211,7 +211,7 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     if (n < 2) return EN_OK;
     snprintf(name, sizeof name, "%s", study->settings[setting].name);
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
-        *bar = '/'; /* which stands between heads */
+        *bar = '/'; /* '/' separates heads */
     snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from %s", name, 100 * study->target,
              study->has_classes ? "acc" : "loss", eni_verdict_from(verdict));
     eni_table_begin(&table, heads);
@@ -226,7 +226,7 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
 
 /* ---- as HTML ------------------------------------------------------------------------------------------- */
 
-/* Of which setting and arm a row is; behind the arm what stands in brackets, "ring [direct, shm]", below it. */
+/* Begins a row with its setting and arm; a text in brackets after the arm, "ring [direct, shm]", below it. */
 static void begin_row(const eni_study *study, const eni_row *row, const char *strategy, FILE *page)
 {
     const bool is_real = eni_study_is_real(study, row->setting);
@@ -255,7 +255,7 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</tr>\n", page);
 }
 
-/* What LaTeX would read as its own, or print as another letter. */
+/* Escapes what LaTeX would interpret, or print as another letter. */
 static void latex_text(const char *text, FILE *out)
 {
     for (; *text != 0; text++)

@@ -11,14 +11,14 @@
 
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
 
-/* A target that is named when the times are known (`report --target`) can be chosen for what it shows. */
+/* A target that is set when the times are known (`report --target`) can be chosen for its result. */
 static bool has_planned_target(const eni_study *study)
 {
     const json_t *planned = json_object_get(study->index, "target");
     return planned == NULL || fabs(json_number_value(planned) - study->target) < 1e-9;
 }
 
-/* What stands in the way of a claim about an arm, whatever its times are. */
+/* The reason not to claim anything about an arm, whatever its times are. */
 static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t setting, size_t arm)
 {
     size_t complete = 0;
@@ -33,7 +33,7 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t s
     return has_planned_target(study) ? 0 : ENI_COMPARISON_EXPLORATORY;
 }
 
-/* Of the first n seeds. */
+/* The times of the first n seeds. */
 static void fill_times(const eni_study *study, size_t setting, size_t arm, size_t n, double *times_out)
 {
     for (size_t s = 0; s < n; s++) {
@@ -150,15 +150,15 @@ void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *
 
 /* ---- the ranking --------------------------------------------------------------------------------------- */
 
-/* How an arm of a setting stands. */
+/* An arm's results in a setting. */
 typedef struct standing {
     size_t arm, misses;
     const char *name;
-    double time, quality; /* medians; the time INFINITY where it was missed; quality: the more the better */
+    double time, quality; /* medians; the time INFINITY if the target was missed; quality: more is better */
     double censored_t;    /* of a missed time: the least clock that all runs passed */
 } standing;
 
-/* NAN: nothing is known, so last. */
+/* NAN is unknown, and sorts last. */
 static int by_number(double x, double y)
 {
     if (isnan(x) || isnan(y)) return isnan(x) - isnan(y);
@@ -191,7 +191,7 @@ static size_t rank_arms(const eni_study *study, size_t setting, standing rank_ou
     return n;
 }
 
-/* What a ranking has columns of; the last stands in the accuracy's place where there are no classes. */
+/* The columns of a ranking; without classes the last takes the accuracy's place. */
 typedef struct rank_column {
     eni_metric metric;
     double unit;
@@ -227,7 +227,7 @@ static void put_cell(const eni_study *study, size_t setting, const standing *s, 
     if (n < 2 || !isfinite(interval.low)) return;
     put_value(column, interval.low, s->censored_t, low);
     put_value(column, interval.high, s->censored_t, high);
-    low[strcspn(low, " ")] = 0; /* the unit stands behind the second */
+    low[strcspn(low, " ")] = 0; /* the unit follows the second */
     snprintf(cell->range, sizeof cell->range, "%.28s to %.28s", low, high);
 }
 
@@ -262,8 +262,8 @@ typedef struct sentence {
     char *text;
     size_t size;
     const eni_verdict *verdict;
-    size_t setting, n, baseline; /* what all are compared with; ENI_COMPARISONS_ALL */
-    standing rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
+    size_t setting, n, baseline; /* the arm that all are compared with; ENI_COMPARISONS_ALL */
+    standing rank[ENI_MAX_ARMS]; /* arms of the setting, best first */
 } sentence;
 
 #define say(s, ...) eni_text_add((s)->text, (s)->size, __VA_ARGS__)
@@ -275,7 +275,7 @@ static void say_of_target(sentence *s, const char *who, const char *verb)
     say(s, "%s %s %.*f %%", who, verb, fabs(percent - round(percent)) < 1e-9 ? 0 : 1, percent);
 }
 
-/* Two different times in as many letters as tell them apart. */
+/* Two different times with as many digits as it takes to tell them apart. */
 static void put_times(double a, double b, char a_out[32], char b_out[32])
 {
     eni_verdict_seconds(a, 0, a_out, 32);
@@ -305,9 +305,9 @@ static bool beats(const sentence *s, const standing *one, const standing *other)
            (comparison->sign > 0) == (comparison->a == one->arm);
 }
 
-/* Whom the sentence is about, and against whom: the primary comparison if it is clear, else the best pair by
- * rank. With a baseline, one that has it: the others are compared with nothing else, and the primary comparison has a
- * sentence of its own. */
+/* Finds the subject and the object of the sentence: the primary comparison if it is clear, else the best pair
+ * by rank. With a baseline, a pair that includes it: the others are compared with nothing else, and the
+ * primary comparison has a sentence of its own. */
 static bool find_claim(const sentence *s, const standing **winner_out, const standing **loser_out)
 {
     bool has_found = false;
@@ -343,7 +343,7 @@ static void say_sooner(sentence *s, const standing *winner, const standing *lose
         say_ratio(s, a, b);
         return;
     }
-    /* The medians over seeds do not show what the pairs do. */
+    /* The medians over seeds contradict the pairs. */
     say(s, " sooner than %s in %zu of %zu seeds", loser->name,
         comparison->a == winner->arm ? comparison->sooner : comparison->later, comparison->n);
 }
@@ -355,7 +355,7 @@ static void say_others(sentence *s, size_t n, const standing *last, const char *
     if (n > 1) say(s, "%s%zu others %s", before, n, what);
 }
 
-/* Of the others: how they are to the winner, or to a baseline that lost. */
+/* Relates the other arms to the winner, or to a baseline that lost. */
 static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
     size_t nsooner = 0, nlater = 0, nopen = 0;
@@ -405,7 +405,7 @@ static void say_times(sentence *s)
         say(s, isinf(second->time) ? ", %s not within its %s" : ", %s in %s", second->name, text);
 }
 
-/* Why nothing is claimed of the first two. */
+/* The reason why nothing is claimed about the first two. */
 static void say_why(sentence *s)
 {
     const eni_comparison *comparison = claim_of(s, &s->rank[0], &s->rank[1]);
@@ -462,7 +462,7 @@ static void say_alone(sentence *s)
     say(s, "; nothing to compare with");
 }
 
-/* What there is to say of the arms of s->rank. */
+/* Describes the arms of s->rank. */
 static void say_standings(sentence *s)
 {
     const eni_study *study = s->verdict->study;
@@ -475,17 +475,17 @@ static void say_standings(sentence *s)
             has_reached || isfinite(eni_study_summary(study, s->setting, arm, eni_metric_reach_t).min);
     }
     if (!has_finished) {
-        say(s, "no run ended well: nothing to say");
+        say(s, "no run ended well, so there is nothing to compare");
     } else if (s->n == 1) {
         say_alone(s);
     } else if (find_claim(s, &winner, &loser)) {
         say_claims(s, winner, loser);
     } else if (isnan(first->time)) {
         if (study->has_classes) {
-            say(s, "no run has an accuracy, so no time to compare");
+            say(s, "no run has an accuracy, so times cannot be compared");
         } else {
             say_losses(s);
-            say(s, "; without classes there is no target, and no difference is tested");
+            say(s, "; without classes, no target applies and no difference is tested");
         }
     } else if (isinf(first->time)) {
         say_of_target(s, "no arm", "reached");
@@ -496,7 +496,7 @@ static void say_standings(sentence *s)
     }
 }
 
-/* Behind the first, or first itself: it is what the others are compared with. */
+/* Puts the baseline after the first, or first if it is: the others are compared with it. */
 static void move_baseline(sentence *s)
 {
     for (size_t i = 2; i < s->n; i++) {
@@ -543,7 +543,7 @@ void eni_verdict_primary(const eni_verdict *verdict, char *text_out, size_t size
 
 /* ---- below the sentences ------------------------------------------------------------------------------- */
 
-/* The widest over the planned comparisons of a setting, rounded up; NAN: not known. */
+/* The widest over the planned comparisons of a setting, rounded up; NAN: unknown. */
 static double least_of_setting(const eni_verdict *verdict, size_t setting)
 {
     double most = NAN;
@@ -563,7 +563,7 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     bool is_first = true;
     text_out[0] = 0;
     if (!fairness->is_time_comparable)
-        say(&s, "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
+        say(&s, "The fairness box has a FAIL: until it is fixed, the numbers are not comparable. ");
     if (study->narms < 2) return;
     for (size_t c = 0; c < study->nsettings; c++)
         names[c] = study->settings[c].name;
@@ -583,7 +583,8 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
         size_t n = study->settings[c].seeds < ENI_COMPARISONS_SEEDS ? study->settings[c].seeds
                                                                     : ENI_COMPARISONS_SEEDS;
         if (n < 2) continue;
-        say(&s, is_first ? " Ranges hold the true median with %.0f %% (%s)" : ", %.0f %% (%s)",
+        say(&s,
+            is_first ? " Ranges contain the true median with a confidence of %.0f %% (%s)" : ", %.0f %% (%s)",
             100 * eni_stats_interval(ranks, n).confidence, names[c]);
         is_first = false;
     }

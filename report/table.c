@@ -8,7 +8,7 @@
 
 #include "core/log.h"
 
-/* The bytes of the letter at `text` that stand for a control character (C0, DEL, or C1 as UTF-8), or 0. */
+/* The bytes at `text` that form a control character (C0, DEL, or C1 as UTF-8), or 0. */
 static size_t control_bytes(const unsigned char *text)
 {
     if (text[0] < 0x20 || text[0] == 0x7f) return 1;
@@ -67,7 +67,7 @@ void eni_table_put(eni_table *table, const char *fmt, ...)
     fputc(0, table->cells);
 }
 
-/* The columns before `keys`, and those from `first` to before `last`. */
+/* Prints the first `keys` columns, and those from `first` to before `last`. */
 static void print_part(const eni_table *table, FILE *out, const size_t *width, size_t gap, size_t keys,
                        size_t first, size_t last)
 {

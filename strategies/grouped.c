@@ -7,11 +7,11 @@
  *               rank 3  g3 --+-- mean of the group --> step +            |
  *                                                       w --'            '--> mean of all --> w
  *
- * A group is the ranks of a host, or what --groups says. So each step stays where links are quick, and between hosts
- * there is the model once in `period` steps; `period=0`: never, and the groups train by themselves. Ranks count alike
- * in the mean, so a larger group counts more. Momentum stays with its group.
+ * A group is the ranks of a host, or one of --groups. So each step stays on fast links, and the model crosses
+ * between hosts once in `period` steps; `period=0`: never, and the groups train separately. All ranks weigh the
+ * same in the mean, so a larger group weighs more. Momentum stays with its group.
  *
- * With one group there is nobody to average with: that is ring, byte for byte. */
+ * With one group this is ring, byte for byte. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -52,14 +52,14 @@ static en_status grouped_finish(en_host *host, void *state, const en_bucket *buc
     return host->wait(host, host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
 }
 
-/* Between two averagings no rank has the model of the paper: it is the mean of all. */
+/* Between two averagings no rank has the paper's model, which is the mean of all. */
 static int grouped_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)state, (void)bucket, (void)vec_out;
     return host->world->ngroups > 1 ? EN_EVAL_MEAN : EN_EVAL_PARAM;
 }
 
-/* Of groups as large as this one. */
+/* For groups as large as this one. */
 static void grouped_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;

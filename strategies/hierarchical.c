@@ -34,8 +34,7 @@ static const en_option hierarchical_options[] = {
 
 /* ---- worker half --------------------------------------------------------------------------------------- */
 
-/* The push is of what the reduction makes of the gradient, and leaves as soon as it is there: operations on a
- * vector are done in the order of call. */
+/* Pushes the reduced gradient once it is there: operations on a vector run in the order of call. */
 static en_status hierarchical_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
@@ -55,8 +54,8 @@ static en_status hierarchical_finish(en_host *host, void *state, const en_bucket
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
 
-/* On the mean of the ranks, of hosts with as many ranks as this one: two collectives inside a host, and for
- * its leader the model once each way. */
+/* Averaged over the ranks, for hosts with as many ranks as this one: two collectives inside a host, and the
+ * model once each way for its leader. */
 static void hierarchical_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
@@ -92,15 +91,15 @@ static int hierarchical_pull(en_store *store, void *state, const en_partition *p
     return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
-/* A host that finished or left may have been the one that the others waited for. */
+/* A host that finished or left may be the one that the others wait for. */
 static void hierarchical_member(en_store *store, void *state, const en_partition *part, int32_t who,
                                 int event)
 {
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after the host of worker %d ended", part->bucket,
-                   part->shard, who);
+        store->log(store, 0, "bucket %u shard %u: the step after the host of worker %d ended has failed",
+                   part->bucket, part->shard, who);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
@@ -109,7 +108,7 @@ static const en_strategy hierarchical = {
     .abi = EN_STRATEGY_ABI,
     .size = sizeof(en_strategy),
     .name = "hierarchical",
-    .help = "all-reduce inside a host, the parameter server between hosts: one client a host",
+    .help = "all-reduce inside a host, the parameter server between hosts: one client per host",
     .paper = "Li'14, sec. 3 (server and worker groups); Jiang'20, BytePS, sec. 3 (local aggregation)",
     .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS | EN_STATIC | EN_PUSH_READ_ONLY,
     .options = hierarchical_options,

@@ -3,10 +3,9 @@
  *     bucket 0   gradient --push--> server: mean, step --weights--> everybody       both ways at once, over
  *     bucket 1   gradient --> all-reduce --> mean --> everybody steps               different resources
  *
- * Both ways take one step on the mean of all ranks, added in rank order, so what is computed does not depend
- * on the way: hybrid ends with the bytes of ring and of ps-sync. What does is the time. A rule names the
- * tensors that go to the server (hybrid:ps=fc1.*); without one the measured cost of both decides
- * (hybrid:auto).
+ * Both ways take one step on the mean of all ranks, added in rank order, so the result does not depend on the
+ * way: hybrid ends with the bytes of ring and of ps-sync. Only the time does. A rule names the tensors that go
+ * to the server (hybrid:ps=fc1.*); without one the measured cost of both decides (hybrid:auto).
  *
  * A bucket holds several tensors and goes where its largest one goes; a smaller --bucket-cap-mb is finer. All
  * is decided once, before step 0, from figures that are equal on all ranks. */
@@ -97,7 +96,7 @@ static load moved(load sum, const hybrid *self, uint32_t b)
     return sum;
 }
 
-/* What the server does best comes first: seconds there by seconds in the all-reduce. */
+/* Sorts by the server's advantage: seconds there over seconds in the all-reduce. */
 static void sort_by_advantage(const hybrid *self, uint32_t *order)
 {
     for (uint32_t i = 0; i < self->nbuckets; i++) {
@@ -112,7 +111,7 @@ static void sort_by_advantage(const hybrid *self, uint32_t *order)
     }
 }
 
-/* One bucket moved, or two exchanged, so that the longer way gets shorter. False: there are none. */
+/* One bucket moved, or two exchanged, so that the longer way gets shorter. False: no such change helps. */
 static bool improve(hybrid *self, load *sum)
 {
     const double enough = span(*sum) * (1 - 1e-9);
@@ -131,8 +130,9 @@ static bool improve(hybrid *self, load *sum)
     return false;
 }
 
-/* The least longer way. Were buckets divisible, the best cut would be one point in the order of advantage;
- * they are not, so from the best such point single moves and exchanges go on while they help. */
+/* Minimises the longer way. For divisible buckets the best split would be one point in the order of
+ * advantage; they are not divisible, so from the best such point single moves and exchanges go on while they
+ * help. */
 static void balance(hybrid *self)
 {
     uint32_t order[BUCKETS_MAX], best = 0;
@@ -155,7 +155,7 @@ static void balance(hybrid *self)
         rounds++;
 }
 
-/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time. */
+/* Where both ways use the same cores or the same cable, overlap gains nothing: the cheaper one, each time. */
 static void take_cheaper(hybrid *self)
 {
     for (uint32_t b = 0; b < self->nbuckets; b++) {
@@ -164,7 +164,7 @@ static void take_cheaper(hybrid *self)
     }
 }
 
-/* ---- what was decided ---------------------------------------------------------------------------------- */
+/* ---- the decision -------------------------------------------------------------------------------------- */
 
 static bool is_measured(const hybrid *self)
 {
@@ -223,7 +223,7 @@ static en_status decide(en_host *host, hybrid *self)
     if (!self->has_rule) {
         if (!is_measured(self)) {
             host->log(host, 0,
-                      "nothing has measured here what the server and the all-reduce cost: name the "
+                      "the costs of server and all-reduce were not measured here: name the "
                       "tensors that go to the server, as in hybrid:ps=fc1.*");
             return EN_EUNSUPPORTED;
         }
@@ -234,7 +234,7 @@ static en_status decide(en_host *host, hybrid *self)
     } else if (number_of(self, BY_SERVER) == 0) {
         host->log(
             host, 0,
-            "ps=%s is the largest tensor of no bucket (there %s %u): name one, as in --strategy=hybrid:ps=%s",
+            "ps=%s matches no bucket's largest tensor (there %s %u): name one, as in --strategy=hybrid:ps=%s",
             host->text(host, "ps"), self->nbuckets == 1 ? "is" : "are", self->nbuckets, self->bucket[0].name);
         return EN_EINVAL;
     }
@@ -270,7 +270,7 @@ static en_status hybrid_open(en_host *host, void *state)
     hybrid *self = state;
     self->has_rule = host->text(host, "ps")[0] != 0;
     if (!self->has_rule || host->num(host, "auto") == 0) return EN_OK;
-    host->log(host, 0, "ps=%s is a rule and auto is none: give one of them, as in --strategy=hybrid:auto",
+    host->log(host, 0, "ps=%s and auto exclude each other: give only one, as in --strategy=hybrid:auto",
               host->text(host, "ps"));
     return EN_EINVAL;
 }
@@ -281,7 +281,7 @@ static en_status hybrid_plan(en_host *host, void *state, const en_bucket *bucket
     hybrid *self = state;
     const en_param *param = largest(bucket);
     if (bucket->id >= BUCKETS_MAX) {
-        host->log(host, 0, "more than %d buckets: give a larger --bucket-cap-mb", BUCKETS_MAX);
+        host->log(host, 0, "more than %d buckets: use a larger --bucket-cap-mb", BUCKETS_MAX);
         return EN_EUNSUPPORTED;
     }
     self->nbuckets = bucket->id + 1;
@@ -302,12 +302,12 @@ static en_status hybrid_before_step(en_host *host, void *state, uint64_t step)
     return decide(host, state);
 }
 
-/* What a checkpoint brought back was decided for its own buckets. */
+/* A decision from a checkpoint fits only the buckets that it was made for. */
 static en_status hybrid_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const hybrid *self = state;
     if (bucket->id >= self->nbuckets || bucket->count != self->bucket[bucket->id].count) {
-        host->log(host, 0, "the checkpoint has other buckets than this run: give the same --bucket-cap-mb");
+        host->log(host, 0, "the checkpoint has other buckets than this run: use the same --bucket-cap-mb");
         return EN_EINVAL;
     }
     req[0] = self->bucket[bucket->id].way == BY_SERVER
@@ -316,7 +316,7 @@ static en_status hybrid_submit(en_host *host, void *state, const en_bucket *buck
     return EN_OK;
 }
 
-/* All ranks have all of it: the server knows only what went to it. */
+/* Every rank has the whole model; the server has only its own buckets. */
 static int hybrid_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)host, (void)state, (void)bucket, (void)vec_out;
@@ -357,8 +357,8 @@ static void hybrid_member(en_store *store, void *state, const en_partition *part
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
-                   who);
+        store->log(store, 0, "bucket %u shard %u: the step after worker %d ended has failed", part->bucket,
+                   part->shard, who);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  *
  *     worker   gradient --push-->  server: stage, maybe step  --weights-->  worker
  *
- * One round trip a bucket and step. What tells the three apart is two numbers, asked of every push:
+ * One round trip per bucket and step. Two numbers, asked of every push, distinguish the three:
  *
  *                 quorum: gradients per optimizer step    bound: clocks a worker may be ahead of the slowest
  *     ps-sync     all workers                             0 (answered after the step that it is part of)
@@ -12,7 +12,7 @@
  * ssp with bound 0 keeps the pace of ps-sync, not its arithmetic: stepping on each gradient and stepping on
  * their mean differ, above all with momentum.
  *
- * The unit of the store is the partition: what one shard holds of one bucket. Partitions decide
+ * The unit of the store is the partition: one shard's part of one bucket. Partitions decide
  * independently. */
 #include <math.h>
 
@@ -47,21 +47,21 @@ static en_status sync_push(en_store *store, void *state, const en_partition *par
     return store->step(store, part);
 }
 
-/* The weights that a push was computed on are answered with newer ones only. */
+/* A push is answered only with weights newer than those it was computed on. */
 static int sync_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store, (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
-/* A worker that finished or left may have been the one that the others waited for. */
+/* A worker that finished or left may be the one that the others wait for. */
 static void sync_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
     (void)state, (void)who;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
-                   who);
+        store->log(store, 0, "bucket %u shard %u: the step after worker %d ended has failed", part->bucket,
+                   part->shard, who);
 }
 
 static void sync_theory(en_host *host, void *state, en_theory *theory_out)

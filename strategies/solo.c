@@ -1,7 +1,7 @@
 /* solo.c - one process, no exchange: each step is taken where the gradient was computed.
  *
- * It is the yardstick of all others. `--accumulate=W` runs the micro-batches of W workers one after the
- * other and hands this strategy their mean, so solo ends with the same bytes as ring and ps-sync. */
+ * It is the baseline of all others. `--accumulate=W` runs the micro-batches of W workers one after the
+ * other and passes this strategy their mean, so solo ends with the same bytes as ring and ps-sync. */
 #include "entrain/strategy.h"
 
 static en_status solo_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """check_atomics.py [--write] [TREE]: docs/memory-order.md names every atomic of the product, with its lines and its orders.
 
-A row of the table names flags, as the code reaches them behind the first arrow (`place.step`; `fence` is a fence), and files.
-What it says of their lines and orders is compared with the sources: an atomic that is in no row, or in two, a row that names
-what is gone, and a line or an order that is another one are offences, a line each, and exit 1. --write puts in the lines and
-orders of the flags and files that a row names; which flag, and why that order, a person says.
+A row of the table names flags, as the code reaches them after the first arrow (`place.step`; `fence` is a fence), and files.
+Their lines and orders in the table are compared with the sources. Offences are an atomic in no row or in two, a row that names a
+removed flag, and a wrong line or order: a line each, and exit 1. --write updates the lines and orders of the flags and files
+that a row names; the choice of flags, and the reason for an order, are written by hand.
 """
 import pathlib
 import re
 import sys
+
+# Promise: Every atomic has a row in docs/memory-order.md, with its lines, its order and what it publishes.
 
 PAGE = "docs/memory-order.md"
 TREES = ("cli", "config", "core", "data", "examples", "include", "models", "ops", "plugin", "rank", "remote", "report", "run",
@@ -26,7 +28,7 @@ def bare(text):
 
 
 def call_text(text, at):
-    """What stands in the parentheses that open in front of `at`."""
+    """The text in the parentheses that open before `at`."""
     begin, depth = at, 1
     while depth:
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -44,7 +46,7 @@ def reached(argument):
 
 
 def operations(file, text):
-    """(kind, flag, place, order) of each: a store is all that writes."""
+    """(kind, flag, place, order) of each: any write is a store."""
     for m in OPERATION.finditer(text):
         inside = call_text(text, m.end())
         place = f"{file}:{text.count(chr(10), 0, m.start()) + 1}"
@@ -61,7 +63,7 @@ def declarations(file, text):
     for m in DECLARED.finditer(text):
         place = f"{file}:{text.count(chr(10), 0, m.start()) + 1}"
         for name in re.sub(r"\[[^]]*\]", "", m.group(1)).split(","):
-            if re.fullmatch(r"[\s*]*\w+\s*", name):  # else a parameter behind it
+            if re.fullmatch(r"[\s*]*\w+\s*", name):  # otherwise a parameter after it
                 yield "declared", name.strip(" *\n"), place, ""
 
 
@@ -82,7 +84,7 @@ def belongs(row, site):
 
 
 def cell(found):
-    """`core/log.c:134`, `:137` relaxed: orders in front of which nothing stands are seq_cst."""
+    """`core/log.c:134`, `:137` relaxed: a place without an order is seq_cst."""
     words, before = [], ""
     for _, _, place, order in sorted(found, key=lambda s: (s[2].split(":")[0], int(s[2].split(":")[1]))):
         file, line = place.split(":")
@@ -116,11 +118,11 @@ def main():
         if now != cells[1:4] and "--write" in sys.argv:
             lines[number], written = "| " + " | ".join([cells[0], *now, *cells[4:]]) + " |", written + 1
         elif now != cells[1:4]:
-            offences.append(f"{PAGE}:{number + 1}: the lines or orders of {cells[0]} are others now: tools/check_atomics.py --write, "
-                            "and look whether the pair still holds")
+            offences.append(f"{PAGE}:{number + 1}: the lines or orders of {cells[0]} are others now: run tools/check_atomics.py --write, "
+                            "and check that the pair still holds")
     for (kind, flag, place, order), rows_of in zip(found, owners):
         if not rows_of or len(rows_of) > 1 and kind != "declared":
-            offences.append(f"{place}: {flag} ({kind} {order}) is in {len(rows_of)} rows of {PAGE}: it takes one, which says what "
+            offences.append(f"{place}: {flag} ({kind} {order}) is in {len(rows_of)} rows of {PAGE}: it needs one, which says what "
                             "the flag publishes and by which order")
     if written:
         (tree / PAGE).write_text("\n".join(lines), encoding="utf-8")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """check_circles.py BUILD [NM]: no two source files of the product need each other's symbols, over however many files.
 
-Read from the objects in BUILD (nm), so what is called through a pointer is no arrow. Exit 1 and a line per arrow of
-each circle that is not on the list. Each circle on the list has a reason; at most 4, none over 3 files.
+Read from the objects in BUILD (nm), so calls through pointers do not count. Exit 1 and a line per arrow of each circle
+that is not on the list. Each circle on the list has a reason; at most 4, each of at most 3 files.
 """
 import collections
 import json
@@ -11,14 +11,16 @@ import shlex
 import subprocess
 import sys
 
+# Promise: The product's files do not call in circles, except where the script's head says so.
+
 TOP = pathlib.Path(__file__).resolve().parent.parent
 
-ALLOWED = {  # files of the circle -> why one cannot stand below the other
+ALLOWED = {  # files of the circle -> why one cannot be below the other
 }
 
 
 def objects(build):
-    """{source: object}, of the product only; what an earlier layout left in BUILD is not in its list."""
+    """{source: object}, of the product only, without objects that an earlier layout left in BUILD."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = pathlib.Path(entry["file"])
@@ -32,7 +34,7 @@ def objects(build):
 
 
 def symbols(nm, found):
-    """{source: (what its object defines, what it needs)}"""
+    """{source: (symbols that its object defines, symbols that it needs)}"""
     sources = {str(path): source for source, path in found.items()}
     read = {source: (set(), set()) for source in found}
     defined, needed = set(), set()
@@ -71,7 +73,7 @@ def circles(arrows):
 
 
 def read_arrows(build, nm):
-    """{source: {source that it needs: symbols}}; a symbol with several homes (a main, a plugin's entry) is nobody's."""
+    """{source: {source that it needs: symbols}}; ignores a symbol with several homes (a main, a plugin's entry)."""
     read = symbols(nm, objects(build))
     homes = collections.defaultdict(list)
     for source, (defined, _) in read.items():
@@ -101,7 +103,7 @@ def main(build, nm="nm"):
                     print(f"  {source} -> {other}: {', '.join(sorted(names))}")
     stale = [key for key in ALLOWED if key.split() not in found]
     for key in stale:
-        print(f"no circle any more, take it off the list: {key}")
+        print(f"no longer a circle, remove it from the list: {key}")
     if len(ALLOWED) > 4 or any(len(key.split()) > 3 for key in ALLOWED):
         print("the list has more than 4 circles, or one of more than 3 files")
         return 1

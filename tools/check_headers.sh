@@ -7,7 +7,7 @@ for header in include/entrain/*.h; do
     if command -v "${CXX:-c++}" >/dev/null; then
         ${CXX:-c++} -std=c++17 -x c++ -fsyntax-only -Wall -Wextra -Wpedantic -Werror -Iinclude "$header" || bad=1
     else
-        echo "SKIP: no C++ compiler: the C++17 half was not checked"
+        echo "SKIP: no C++ compiler: C++17 was not checked"
     fi
 done
 [ $bad = 0 ] && echo "headers: each compiles alone"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# check_layers.sh: includes point downward only (docs/design.md), and each vendor header lives in one folder.
-# Exit 1 and one line per offence. The allow-list is the architecture: a new arrow needs a reason there.
+# check_layers.sh: includes point only downward (docs/design.md), and each vendor header is used in one folder.
+# Exit 1 and one line per offence. The allow-list is the architecture: a new arrow needs a reason in the page.
 cd "$(dirname "$0")/.." || exit 2
 
-allowed() { # folder -> prefixes that it may include, itself and include/entrain apart
+allowed() { # folder -> prefixes that it may include besides itself and include/entrain
     case $1 in
     core|strategies) echo "" ;;
     run|plugin|runtime/net) echo "core" ;;
@@ -21,11 +21,13 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/sim/faults) echo "core plugin ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core run plugin ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
     rank) echo "core run ops models/formats data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
-    # The rooms of worker and its roof share one object (worker/worker.h), so arrows between them go both ways.
-    worker|worker/*) echo "worker rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    # worker and its subfolders share one object (worker/worker.h), so arrows between them go both ways.
+    worker|worker/*) echo "worker job rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    job) echo "rank core run ops config models data runtime/collective runtime/spec" ;;
+    virtual) echo "job rank core run plugin ops config models data runtime" ;;
     report) echo "core run config" ;;
     cli/launcher) echo "core run plugin ops config data runtime" ;;
-    cli) echo "cli/launcher report core run plugin ops config models data remote runtime" ;;
+    cli) echo "cli/launcher report virtual core run plugin ops config models data remote runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -45,12 +47,12 @@ vendor() { # header -> the folders that may include it
 bad=0
 offence() { echo "$1"; bad=1; }
 for folder in core run plugin config models models/formats data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
-    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel report cli/launcher cli strategies; do
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel job virtual report cli/launcher cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do
             case $path in
-            ../*|./*) offence "$file: relative include \"$path\"; write it from the root" ; continue ;;
+            ../*|./*) offence "$file: relative include \"$path\"; write its path from the root" ; continue ;;
             entrain/*) continue ;;
             plugin/elf_file.h) [ "$folder" = plugin ] || offence "$file: \"$path\" is private to plugin" ;;
             esac

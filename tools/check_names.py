@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """check_names.py [TREE]: one name, one thing, over all sources of the product.
 
-An object of the run is a few parts that have names, not a list of everything; no type has the name of another one, so
-that ctags and gdb find the one that is meant; and files have one name only where they are the same thing twice. A file
-has a test of its name, or stands in tests/mirror.txt with those that show what it does.
+An object of the run consists of a few named parts, not of a long list of members; no two types have one name, so that
+ctags and gdb find the right one; and two files have the same name only if they are the same thing twice. A file has a
+test of its name, or is listed in tests/mirror.txt with the tests that cover it.
 Exit 1 and a line per offence.
 """
 import collections
@@ -12,19 +12,23 @@ import pathlib
 import re
 import sys
 
+# Promise: No two types and no two files share a name, an object of the run has at most 25 members, and a/b.c has
+# tests/a/test_b.c or a line in tests/mirror.txt.
+
 OWN_MEMBERS = 25  # members that an object of the run may have; a named part counts as one
 OBJECTS = {  # tables of calls and flat records (configurations, messages, results, facts) may have more
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
-TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
-         "server", "strategies", "worker")
-ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested beside the folder that they are a part of
-DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
+TREES = ("cli", "config", "core", "data", "include", "job", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
+         "server", "strategies", "virtual", "worker")
+ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested in their parent's folder
+DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each implementation
 SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
     {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
-    {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its maker
+    {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its implementation
+    {"include/entrain", "runtime/sim"},  # and its subject
 ]
 
 
@@ -36,7 +40,7 @@ def bare(text):
 
 
 def end_of(text, at):
-    """Behind the brace that closes the one in front of `at`."""
+    """The position after the brace that closes the one before `at`."""
     depth = 1
     while depth:
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -45,8 +49,8 @@ def end_of(text, at):
 
 
 def members(body):
-    """How many members stand in the body of a struct itself."""
-    while "{" in body:  # a part: its own members are not ours
+    """The number of direct members of a struct's body."""
+    while "{" in body:  # a part: its members do not count
         at = body.index("{")
         body = body[:at] + " " + body[end_of(body, at + 1):]
     n = 0
@@ -58,7 +62,7 @@ def members(body):
 
 
 def types(text):
-    """(name, members) of all types that a bare text defines; a declaration alone is none."""
+    """(name, members) of all types that a bare text defines, without mere declarations."""
     for m in re.finditer(r"\b(?:struct|union|enum)\s+(\w+)?\s*\{", text):
         end = end_of(text, m.end())
         alias = re.match(r"\s*(\w+)\s*;", text[end:]) if re.search(r"typedef\s+$", text[:m.start()]) else None
@@ -78,7 +82,7 @@ def may_be_same(name, names):
 
 
 def listed(tree):
-    """(patterns, tests) of each entry of tests/mirror.txt; an entry goes on where a line is indented."""
+    """(patterns, tests) of each entry of tests/mirror.txt; an indented line continues an entry."""
     file = tree / "tests/mirror.txt"
     text = re.sub(r"^#.*\n|^\n", "", file.read_text(), flags=re.M) if file.exists() else ""
     for entry in re.sub(r"\n[ \t]+", " ", text).splitlines():
@@ -87,7 +91,7 @@ def listed(tree):
 
 
 def untested(tree, files):
-    """What is wrong with the tests that the product's files have, or are said to have."""
+    """Errors in the product files' tests, by name and by tests/mirror.txt."""
     lone = set()
     for name in files:
         room = next((room for room in ROOMS if name.startswith(room)), "")
@@ -101,12 +105,12 @@ def untested(tree, files):
             these = set(fnmatch.filter(lone, pattern))
             found |= these
             if not these:
-                yield f"{pattern} in tests/mirror.txt is no file without a test of its own: take it out"
+                yield f"{pattern} in tests/mirror.txt is not a file without a test of its own: remove it"
         for test in tests:
             if not (tree / test).exists():
-                yield f"{test} in tests/mirror.txt is no file"
+                yield f"{test} in tests/mirror.txt is not a file"
         if not tests:
-            yield f"{' '.join(patterns)} in tests/mirror.txt: name the tests that show what it does"
+            yield f"{' '.join(patterns)} in tests/mirror.txt: name the tests that cover it"
     for name in sorted(lone - found):
         yield f"{name} has no test of its name, and is not in tests/mirror.txt: add either"
 
@@ -120,7 +124,7 @@ def offences(tree):
         for kind, n in types(bare(file.read_text())):
             homes[kind].append(name)
             if kind in OBJECTS and n > OWN_MEMBERS:
-                yield f"{name}: {kind} has {n} members; at most {OWN_MEMBERS}: give what belongs together a name"
+                yield f"{name}: {kind} has {n} members; at most {OWN_MEMBERS}: group related ones in named parts"
     for kind, names in sorted(homes.items()):
         if len(names) > 1 and not all(name.startswith(DEVICES) for name in names):
             yield f"{kind} is a type in {', '.join(names)}: rename all but one"
@@ -133,7 +137,7 @@ def offences(tree):
 def main():
     tree = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     found = list(offences(tree))
-    print("\n".join(found) or "names: every type and every file has its own, and every file a test; objects are made of parts")
+    print("\n".join(found) or "names: types and files have unique names, and every file a test; objects consist of parts")
     sys.exit(bool(found))
 
 

@@ -4,8 +4,8 @@
   cifar_py2bin.py cifar-10-batches-py FOLDER        then: entrain run --data=cifar10 --data-dir=FOLDER
   cifar_py2bin.py cifar-100-python FOLDER           then: entrain run --data=cifar100 --data-dir=FOLDER
 
-A pickle can run code when it is read. Here nothing is found by name but what such files hold, an array of bytes, and
-that is no numpy array but its shape, type and bytes: everything else is refused. Needs Python only.
+A pickle can run code when it is read. This reader looks up only the names that such files use, for arrays of bytes, and
+reads an array as its shape, type and bytes, without numpy: everything else is refused. Needs only Python.
 """
 import os, pickle, sys
 from set_files import run, stop, written
@@ -29,7 +29,7 @@ class Array:
 
 def encode(text, coding):
     if coding != "latin1" or not isinstance(text, str):
-        raise pickle.UnpicklingError("it encodes something else than bytes")
+        raise pickle.UnpicklingError("it encodes something other than bytes")
     return text.encode("latin1")
 
 
@@ -42,7 +42,7 @@ class Reader(pickle.Unpickler):
         try:
             return self.ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no file of CIFAR does") from None
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which CIFAR's files never do") from None
 
 
 def text(key):
@@ -85,7 +85,7 @@ def main():
         try:
             labels, coarse, images = read(path, found[0])
         except (pickle.UnpicklingError, EOFError, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
-            stop(f"{path}: {e or 'cut off'}; fetch it again")
+            stop(f"{path}: {e or 'truncated'}; download it again")
         with written(folder, binary) as f:
             for i, label in enumerate(labels):
                 head = bytes([label]) if coarse is None else bytes([coarse[i], label])

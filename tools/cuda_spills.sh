@@ -1,14 +1,14 @@
 #!/bin/sh
-# cuda_spills.sh BUILD: reads what ptxas said of each kernel of the cuda device when BUILD compiled it (keep_ptxas.sh): a kernel
-# that spills registers to memory, or keeps arrays there, has lost what it was written for. Exit 1 and one line per kernel
-# that does; 77 where BUILD has no cuda device.
+# cuda_spills.sh BUILD: reads ptxas's report on each kernel of the cuda device from the compilation in BUILD (keep_ptxas.sh): a
+# kernel that spills registers to memory, or keeps arrays there, is slow. Exit 1 and one line per such kernel; 77 if BUILD has
+# no cuda device.
 build=${1:?build folder}
 [ -e "$build/plugins/device_cuda.so" ] || { echo "skipped: $build has no cuda device"; exit 77; }
 folder=$build/ops/cuda/CMakeFiles/device_cuda.dir
 bad=0 kernels=0
 for object in "$folder"/*.cu.o; do
     said=$object.ptxas
-    n=$(grep -c 'bytes stack frame' "$said") || { echo "ptxas said nothing of $object: build it again"; exit 1; }
+    n=$(grep -c 'bytes stack frame' "$said") || { echo "no ptxas report on $object: build it again"; exit 1; }
     kernels=$((kernels + n))
     awk -v file="$(basename "$object" .o)" '
         /Function properties for/ { name = $NF }

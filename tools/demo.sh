@@ -1,14 +1,15 @@
 #!/bin/sh
-# demo.sh BUILD [resnet]: the main job. Two workers train the MNIST convnet on Fashion-MNIST three ways, on even workers and
-# with one that is three times slower, with seven seeds in each: enough for ps-async against ring with a slow worker, the
-# primary comparison, and then for the other three with ring. 27,000 samples a run reach 70 % (after 7,500 to 23,200 here);
-# 75 % is crossed only after 25,000 to 39,000. Curves are of 2,000 samples, so that two thirds of the time is training.
-# Seeds during which other processes use the machine are made again, once: that takes longer.
+# demo.sh BUILD [resnet]: the main job. Two workers train the MNIST convnet on Fashion-MNIST with three strategies, on even
+# workers and with one that is three times slower, with seven seeds in each: enough for the primary comparison, ps-async against
+# ring with a slow worker, and then for the other three with ring. 27,000 samples per run reach 70 % (after 7,500 to 23,200
+# here), but 75 % only after 25,000 to 39,000. Curves use 2,000 samples, so that two thirds of the time is training.
+# Seeds during which other processes use the machine are repeated once, which takes longer.
 #
 # DEMO_FLAGS: more flags, such as --max-samples=2700 for a tenth of it.
 #
-# With resnet: four ways on colour images, in a quarter of an hour. A ResNet-18 of a quarter of the width learns from which of
-# ten photographs a patch is (tools/make_cifar.py): one pass over 15,000 patches, one seed, so that nothing is claimed. The photographs come in two wheels from PyPI; PYTHON=.. names a Python that has them and Pillow.
+# With resnet: four strategies on colour images, in a quarter of an hour. A ResNet-18 of a quarter of the width learns which of
+# ten photographs a patch is from (tools/make_cifar.py): one pass over 15,000 patches, one seed, so that nothing is claimed. The
+# photographs come in two wheels from PyPI; PYTHON=.. names a Python that has them and Pillow.
 set -e
 build=$1
 compare() { exec "$build"/entrain compare -n 2 --lr-scale=linear --out="$out" --overwrite "$@" $DEMO_FLAGS; }
@@ -20,7 +21,7 @@ if [ "$2" = resnet ]; then
         venv=$build/photos-python
         PYTHON=$venv/bin/python3
         line="python3 -m venv $venv && $PYTHON -m pip install -q --no-deps pillow scikit-image scikit-learn"
-        if [ ! -e "$venv/whole" ]; then # or Ctrl-C ended pip
+        if [ ! -e "$venv/whole" ]; then # pip may have been interrupted
             rm -rf "$venv"
             echo "$line"
             eval "$line" || {

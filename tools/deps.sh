@@ -1,11 +1,11 @@
 #!/bin/sh
-# deps.sh [--check-build] PACKAGE[/OLDER NAME]..: installs the Debian packages that are missing, printing each line first; of two
-# names the first that this release has. With neither root nor sudo it prints the line for an administrator and fails.
+# deps.sh [--check-build] PACKAGE[/OLDER NAME]..: installs the missing Debian packages, printing each command first; of two
+# names, the first that this release has. Without root or sudo it prints the command for an administrator and fails.
 # --check-build only checks.
 check=0
 [ "$1" = --check-build ] && { check=1; shift; }
-if ! command -v dpkg-query >/dev/null; then # not Debian, not Ubuntu: CMake will say what it misses
-    [ $check = 1 ] || echo "Only Debian's packages can be installed from here. In Fedora (not tried) the line would be:" \
+if ! command -v dpkg-query >/dev/null; then # not Debian, not Ubuntu: CMake reports missing packages
+    [ $check = 1 ] || echo "Only Debian packages can be installed automatically. On Fedora (untested) the command would be:" \
         "dnf install gcc gcc-c++ cmake pkgconf gnuplot-minimal onednn-devel" \
         "'pkgconfig('{libzmq,libcrypto,libisal,zlib,yaml-0.1,jansson,libcurl,expat,msgpack-c,cmocka}')'"
     exit 0
@@ -34,7 +34,7 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null; then
     as="sudo "
 else
-    echo "Entrain needs packages that only an administrator can install. Please hand over this line:" >&2
+    echo "Entrain needs packages that only an administrator can install, by this command:" >&2
     echo "  apt-get update && $(line)" >&2
     exit 1
 fi

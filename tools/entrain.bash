@@ -1,4 +1,4 @@
-# Completion for bash: the commands and flags that --help lists, and the names that --strategy, --model and --data take.
+# Completion for bash: the commands and flags of --help, and the names for --strategy, --model and --data.
 _entrain()
 {
     local program=${COMP_WORDS[0]} command=${COMP_WORDS[1]} word=${COMP_WORDS[COMP_CWORD]} flag="" words=""

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the pictures of a folder, a class a subfolder, as IDX files that --data=FOLDER reads.
+"""Writes the pictures of a folder, with a subfolder per class, as IDX files that --data=FOLDER reads.
 
   img2idx.py PICTURES FOLDER [--size=28] [--test=0.1] [--seed=1]      then: entrain run --data=FOLDER
 
-PICTURES/cat/7.png becomes a picture of class "cat"; classes are numbered in the order of their names, which
-FOLDER/classes.txt keeps. Every picture is made grey and scaled to size x size pixels; of each class a share of
---test, drawn by --seed, becomes the test set, and at least one. What is transparent becomes white; 16 bits, and floats
-from 0 to 1, are black to white. Needs Pillow.
+PICTURES/cat/7.png becomes a picture of class "cat"; classes are numbered in the order of their names, which are in
+FOLDER/classes.txt. Every picture is converted to grey and scaled to size x size pixels; a share --test of each class, drawn
+by --seed, at least one picture, becomes the test set. Transparent parts become white; 16-bit samples, and floats from 0 to
+1, range from black to white. Needs Pillow.
 """
 import argparse, os, random, struct
 from set_files import read_picture, run, split_pictures, stop, write_lines, written

@@ -1,6 +1,6 @@
 #!/bin/sh
-# keep_ptxas.sh COMPILER ..: runs the compiler and keeps what ptxas says of each kernel (-Xptxas=-v) in OBJECT.ptxas, for
-# tools/cuda_spills.sh. Everything else that it says is passed on.
+# keep_ptxas.sh COMPILER ..: runs the compiler and stores ptxas's report on each kernel (-Xptxas=-v) in OBJECT.ptxas, for
+# tools/cuda_spills.sh. The rest of its output is passed on.
 object=/dev/null previous=
 for word; do [ "$previous" = -o ] && object=$word; previous=$word; done
 "$@" 2> "$object.said"

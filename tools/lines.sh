@@ -1,6 +1,6 @@
 #!/bin/sh
-# lines.sh: the product's lines by folder (*.c *.h *.cu *.cuh) beside the budget of tools/lines.txt. Exit 1 if a folder has
-# more than its budget: whoever needs more raises the number in the same commit, and says why in its body.
+# lines.sh: the product's lines by folder (*.c *.h *.cu *.cuh) and the budget of tools/lines.txt. Exit 1 if a folder exceeds
+# its budget: a commit that needs more raises the number, and says why in its body.
 cd "$(dirname "$0")/.." || exit 2
 for folder in $(sed 's/#.*//' tools/lines.txt | awk '{ print $1 }'); do
     find "$folder" -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs cat | wc -l

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens/accuracy.json: how well PyTorch does the jobs of tests/system/test_accuracy.c.
+"""Makes tests/goldens/accuracy.json: PyTorch's accuracy on the jobs of tests/system/test_accuracy.c.
 
     tools/make_accuracy_goldens.py --entrain build/entrain --out tests/goldens/accuracy.json
     tools/make_accuracy_goldens.py --entrain build/entrain --check tests/goldens/accuracy.json
 
-The first writes it anew (some minutes), with --only=JOB that one; the second trains again and exits with 1 on drift.
+The first writes a new one (some minutes), with --only=JOB that job; the second trains again and exits with 1 on drift.
 Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist); --only=photographs needs
 --photographs=FOLDER of `make_cifar.py --photos FOLDER` instead.
 
 Two jobs are one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
-  sync     one process, the global batch of two workers: 128 samples, lr 0.02, momentum 0.5. What ring and
-           ps-sync do with W = 2.
+  sync     one process, the global batch of two workers: 128 samples, lr 0.02, momentum 0.5, as ring and ps-sync
+           with W = 2.
   delayed  one process, the micro-batches of two workers one after the other (64 samples), lr 0.01, momentum
            0.5, every gradient computed on the weights of W-1 = 1 updates ago: ps-async with two even workers,
-           without its chance.
+           without its randomness.
 Two more, for `make soak`:
   resnet18 one process, resnet18:width=8, two epochs of the first 20,000 images in batches of 64, the rate from 0.05
            along a cosine to 0, momentum 0.9; evaluated with the running statistics.
-  photographs  the same with resnet18:width=8,stem=cifar on patches of ten photographs: of which is it?
+  photographs  the same with resnet18:width=8,stem=cifar on patches of ten photographs: which one is it from?
 After one epoch the accuracy differs by two points from one initialisation to the next, so both sides start
 from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/plan.c, written
 once more below). Their hashes are in the file, and the test asserts that it ran from the same.
@@ -86,8 +86,8 @@ def sample_order(seed, count, epoch=0):
 
 
 def initial_weights(entrain, seed, model, names, data="fashion-mnist"):
-    """A rate of zero leaves the weights as they were drawn; running statistics are left out. In the file's order, which
-    is the one that is hashed."""
+    """The initial weights, kept by a rate of zero, without running statistics. In the file's order, which is also that
+    of the hash."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/init.safetensors"
         subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--lr=0", "--steps=1", f"--seed={seed}",
@@ -130,7 +130,7 @@ def accuracy(model, x, target):
 
 
 def train(start, batches, train_set, lr, momentum, delay):
-    """The newest weights live in `model`; `stale` is where the gradient of an older version is computed."""
+    """`model` has the newest weights; `stale` has those of an older version, for its gradient."""
     model, stale = Convnet(), Convnet()
     model.load_state_dict(start)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
@@ -184,7 +184,7 @@ def compute_resnet(entrain, job, network, data, train_set, test_set):
 
 def compute_photographs(entrain, folder):
     train_set = load_cifar(folder, [f"data_batch_{i}.bin" for i in range(1, 6)])
-    with tempfile.TemporaryDirectory() as out:  # what the program calls these pixels
+    with tempfile.TemporaryDirectory() as out:  # the program's hash of these pixels
         subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--steps=1", f"--data={folder}",
                         "--model=resnet18:width=8", f"--limit-train-samples={PHOTOGRAPHS['samples']}", "--quiet", f"--out={out}/run"], check=True)
         pixels = json.loads(pathlib.Path(f"{out}/run/result.json").read_text())["data_sha256"]
@@ -236,7 +236,7 @@ def main():
     parser.add_argument("--check", type=pathlib.Path)
     parser.add_argument("--only", choices=("convnet", "resnet18", "photographs"), help="the others stay")
     parser.add_argument("--photographs", type=pathlib.Path, help="the folder of make_cifar.py --photos")
-    parser.add_argument("--entrain", required=True, help="the program, for its initial weights")
+    parser.add_argument("--entrain", required=True, help="the program, which provides the initial weights")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"))
     arguments = parser.parse_args()
     if (arguments.out is None) == (arguments.check is None):

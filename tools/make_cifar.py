@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes a set of colour images in CIFAR's binary files, which --data=FOLDER reads.
 
-  make_cifar.py PICTURES FOLDER [--test=0.1]                  a class a subfolder: PICTURES/cat/7.png is of class "cat"
+  make_cifar.py PICTURES FOLDER [--test=0.1]                  a subfolder per class: PICTURES/cat/7.png is of class "cat"
   make_cifar.py --photos FOLDER [--train=15000 --test=2000]   which of ten photographs is a patch of 32 x 32 from?
 
 Then: entrain run --data=FOLDER --model=resnet18:width=8,stem=cifar --augment=crop:32:4,flip. Pictures are scaled to
 32 x 32 pixels; up to ten classes make files of CIFAR-10's form, up to a hundred of CIFAR-100's. The photographs are
 those in the wheels of scikit-image and scikit-learn (pip install --no-deps scikit-image scikit-learn), which are not
-run. They are cut in tiles, of which every fifth gives the test set, so that no pixel is in both sets. --seed=1 draws
-which pictures and patches; the same seed gives the same files.
+run. They are divided into tiles, and every fifth tile is for the test set, so that no pixel is in both sets. --seed=1
+selects pictures and patches; the same seed gives the same files.
 
-FOLDER/set-name.txt has the name that runs and reports show (--name): a set of this form is not CIFAR, and is not called
-so. FOLDER/batches.meta.txt has the classes. Needs Pillow.
+FOLDER/set-name.txt has the name that runs and reports show (--name), as a set of this form is not CIFAR.
+FOLDER/batches.meta.txt has the classes. Needs Pillow.
 """
 import argparse, importlib.util, os, random, re
 from set_files import read_picture, run, split_pictures, stop, write_lines, written
@@ -23,19 +23,19 @@ PHOTOS = {"skimage": ("data", ["astronaut.png", "chelsea.png", "coffee.png", "hu
 
 
 def photographs():
-    """Path of each, without running a line of the packages."""
+    """The path of each, without running the packages' code."""
     for package, (folder, names) in PHOTOS.items():
         spec = importlib.util.find_spec(package)
         found = [os.path.join(p, folder) for p in spec.submodule_search_locations] if spec else []
         for name in names:
             paths = [p for p in (os.path.join(f, name) for f in found) if os.path.exists(p)]
             if not paths:
-                stop(f"{package} or its {name} is not here: pip install --no-deps scikit-image scikit-learn")
+                stop(f"{package} or its {name} was not found: pip install --no-deps scikit-image scikit-learn")
             yield paths[0]
 
 
 def patches(picture, count, is_test, draw):
-    """So many patches, each within a tile of its half; those that are nearly of one colour say nothing."""
+    """`count` patches, each within a tile of its half; avoids those of nearly one colour, which tell nothing."""
     columns, rows = picture.width // TILE, picture.height // TILE
     tiles = [(t % columns, t // columns) for t in range(columns * rows) if (t % 5 == 2) == is_test]
     found, tries = [], 0
@@ -91,7 +91,7 @@ def main():
     own = "photographs" if a.photos else os.path.basename(os.path.abspath(a.pictures))
     name = a.name or re.sub(r"[^A-Za-z0-9_.-]", "-", own)[:60]
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name) or re.match("(?i)cifar", name):
-        stop(f"--name={name}: give up to 60 letters, digits, '-', '_' and '.', and not the name of CIFAR")
+        stop(f"--name={name}: give up to 60 letters, digits, '-', '_' and '.', but not the name of CIFAR")
     draw = random.Random(a.seed)
     train, test, classes = from_photos(a, draw) if a.photos else from_folder(a, draw)
     draw.shuffle(train)

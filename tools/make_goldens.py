@@ -1,29 +1,29 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens: what PyTorch computes, for tests/models/test_goldens.c to compare with.
+"""Makes tests/goldens: PyTorch's results, for tests/models/test_goldens.c to compare with.
 
-    tools/make_goldens.py --out tests/goldens       writes them anew
+    tools/make_goldens.py --out tests/goldens       writes new ones
     tools/make_goldens.py --check tests/goldens     recomputes them and compares; exit 1 on drift
 
 Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
 
-The definition, so that nothing but the weights has to be stored:
+The definition, so that only the weights have to be stored:
   data      Fashion-MNIST's training file in file order; step t takes samples [64 t, 64 t + 64);
             (byte / 255 - 0.1307) / 0.3081, each operation rounded to float32, as torchvision does it
   networks  convnet and mlp, as models/registry.c has them
   training  torch.optim.SGD, lr 0.01, momentum 0.5, mean loss over the batch
-  numbers   everything is computed in float64 from float32 starting weights, so that a thread count or a
-            library version does not show. Gradients at step t are those at the weights of step t
-            *rounded to float32*, which is what the file holds.
+  numbers   everything is computed in float64 from float32 starting weights, so that thread counts and library
+            versions make no difference. Gradients at step t are those at the weights of step t *rounded to
+            float32*, as in the file.
 
-  operations  batch normalisation (forward, running statistics, backward), pooling by maxima and means: in float64 on
-            float32 numbers, (N, H, W, C), many of them equal so that a pooling has to choose
+  operations  batch normalisation (forward, running statistics, backward), max and mean pooling: in float64 on
+            float32 numbers, (N, H, W, C), many of them equal so that a pooling has ties
 
 Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, goldens.json with the losses, ops.json
 with the operations, for tests/ops/test_gradients.c, and optimizers.json: weights of torch.optim after each of 50 steps
-on gradients that are a formula (`gradient`), for tests/ops/test_optimizer.c. --optimizers writes that one alone.
-projections.json has the ResNet-18 of full width: weights and images are a formula (`made_up`), and of each gradient
-and running statistic there are the norm and four projections. --projections writes that one alone.
---check takes the starting weights and the operations' inputs from the folder: another torch may draw other ones.
+on gradients that are a formula (`gradient`), for tests/ops/test_optimizer.c. --optimizers writes only that one.
+projections.json has the ResNet-18 of full width: weights and images are a formula (`made_up`), and each gradient and
+running statistic is stored as its norm and four projections. --projections writes only that one.
+--check takes the starting weights and the operations' inputs from the folder: other versions of torch may draw others.
 """
 import argparse
 import gzip
@@ -86,7 +86,7 @@ class Resnet18(torch.nn.Module):
 
 
 class Resnet18Cifar(Resnet18):
-    batch, is_cifar = 16, True  # what the reference loops do in two seconds
+    batch, is_cifar = 16, True  # takes the reference loops two seconds
 
 
 class Convnet(torch.nn.Module):
@@ -185,7 +185,7 @@ def train(network, start, data):
 
 
 def drift(network, start, data, losses):
-    """How far PyTorch's own float32 is from float64, by step: rounding decides which side of a relu a value is on."""
+    """The error of PyTorch's own float32, by step: rounding decides which side of a relu a value is on."""
     model = network()
     model.load_state_dict(start)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
@@ -201,7 +201,7 @@ def drift(network, start, data, losses):
 
 
 def numbers(tensor):
-    """As a list that float32 takes back to the bit; images as (N, H, W, C)."""
+    """As a list that converts back to float32 exactly; images as (N, H, W, C)."""
     tensor = tensor.detach().permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor.detach()
     return [float(f"{value:.9g}") for value in tensor.flatten().float().tolist()]
 
@@ -213,7 +213,7 @@ def of_op(facts, key, shape=None):
 
 
 def inputs_of(facts):
-    """What the operation starts from, drawn."""
+    """Random inputs of the operation."""
     n, h, w, c = (facts[side] for side in "nhwc")
     drawn = dict(facts, x=numbers(torch.randn(n * h * w * c)))
     if facts["kind"] == MAXPOOL:
@@ -226,7 +226,7 @@ def inputs_of(facts):
 
 
 def op_goldens(facts):
-    """The inputs with what PyTorch makes of them; dy is drawn here where it is not there yet."""
+    """The inputs with PyTorch's results; draws dy if it is missing."""
     n, h, w, c = (facts[side] for side in "nhwc")
     x = of_op(facts, "x", (n, h, w, c)).requires_grad_()
     result, norm = dict(facts), None
@@ -322,7 +322,7 @@ class FullCifar(Full):
 
 
 def made_up(seed, name, count):
-    """Numbers in [-1, 1) of which float32 holds every bit: FNV-1a of the name, then the end of MurmurHash3."""
+    """Numbers in [-1, 1) that are exact in float32: FNV-1a of the name, then the end of MurmurHash3."""
     key, u32 = 0x811C9DC5, numpy.uint32
     for byte in f"{name}:{seed}".encode():
         key = (key ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -333,8 +333,8 @@ def made_up(seed, name, count):
 
 
 def made_up_tensor(seed, name, shape):
-    """As initial values are spread; what is added or multiplied per channel is near 1, so that most values are far
-    from where a relu decides."""
+    """Distributed like initial values; per-channel scales and offsets are near 1, so that most values are far from a
+    relu's threshold."""
     fan = {4: lambda: 6 / (shape[0] * shape[2] * shape[3]), 2: lambda: 1 / shape[1], 1: lambda: 1 / 16}[len(shape)]()
     middle = 1 if len(shape) == 1 and not name.endswith(".running_mean") else 0
     values = made_up(seed, name, int(numpy.prod(shape))) * numpy.float32(numpy.sqrt(fan)) + numpy.float32(middle)
@@ -342,7 +342,7 @@ def made_up_tensor(seed, name, shape):
 
 
 def full_step(stem, seed, dtype):
-    """Loss, gradients and statistics of one step; and what it decided by: a relu's inputs, a pooling's lead."""
+    """Loss, gradients and statistics of one step; and the margins of its decisions: a relu's inputs, a pooling's lead."""
     model, side, decided = (FullCifar if stem == "cifar" else Full)(), SIDES[stem], []
     model.load_state_dict({name: made_up_tensor(seed, name, tuple(t.shape)) if t.dim() else t
                            for name, t in model.state_dict().items()})
@@ -370,8 +370,8 @@ def full_step(stem, seed, dtype):
 
 
 def steady_seed(stem):
-    """The first at which float32 decides nothing otherwise, nor would with three times the rounding: one value on the
-    other side of a relu moves a gradient by 1e-3."""
+    """The first at which float32 makes the same decisions, even with three times the rounding: one value on the other
+    side of a relu moves a gradient by 1e-3."""
     seed = 1
     while True:
         pairs = zip(full_step(stem, seed, torch.float64)[2], full_step(stem, seed, torch.float32)[2], strict=True)

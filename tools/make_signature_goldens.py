@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens/signatures.json: requests as the services' own libraries sign them, for tests/remote/test_sign.c.
+"""Makes tests/goldens/signatures.json: requests signed by the services' own libraries, for tests/remote/test_sign.c.
 
-    tools/make_signature_goldens.py --write tests/goldens/signatures.json   writes it anew
-    tools/make_signature_goldens.py --check tests/goldens/signatures.json   exit 1 if it is not what is made here, exit 77
+    tools/make_signature_goldens.py --write tests/goldens/signatures.json   writes a new one
+    tools/make_signature_goldens.py --check tests/goldens/signatures.json   exit 1 if a new one would differ, exit 77
                                                                             without botocore and oss2
 
 S3's by botocore (S3SigV4Auth), and the host and path of s3:// without an endpoint by its client; OSS's by oss2
-(ProviderAuthV4). The libraries ask for the time, which is stopped; nothing goes to the network.
+(ProviderAuthV4). The libraries' clock is replaced by a fixed time; nothing goes to the network.
 """
 import datetime
 import hashlib
@@ -60,7 +60,7 @@ def cases():
     yield f"oss://entrain-test.{HANGZHOU}", None, "cn-hangzhou", "GET", "k", {}, None, None, 951782400
 
 
-for name in [name for name in os.environ if name.startswith("AWS_")]:  # of who runs this
+for name in [name for name in os.environ if name.startswith("AWS_")]:  # of the user's environment
     del os.environ[name]
 session, clients = botocore.session.Session(), {}
 
@@ -151,8 +151,8 @@ def main():
     made = golden()
     with open(sys.argv[2]) as f:
         if json.load(f) != made:
-            sys.exit(f"{sys.argv[2]} is not what the libraries sign")
-    print(f"{len(made['requests'])} signatures are botocore {botocore.__version__}'s and oss2 {oss2.__version__}'s")
+            sys.exit(f"{sys.argv[2]} differs from the libraries' signatures")
+    print(f"{len(made['requests'])} signatures are equal to botocore {botocore.__version__}'s and oss2 {oss2.__version__}'s")
 
 
 main()

@@ -1,9 +1,9 @@
 #!/bin/sh
-# man.sh BUILD: man pages of entrain, of each of its commands, and of psd and worker, into BUILD/man: help2man makes them of
-# --help=all, so they have what the programs say. Exit 77 without help2man.
+# man.sh BUILD: writes man pages of entrain, each of its commands, psd and worker to BUILD/man: help2man makes them from
+# --help=all, so they agree with the programs. Exit 77 without help2man.
 set -e
 entrain=$1/entrain out=$1/man
-command -v help2man > /dev/null || { echo "no man pages: apt-get install help2man makes them possible"; exit 77; }
+command -v help2man > /dev/null || { echo "no man pages: they need help2man (apt-get install help2man)"; exit 77; }
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$(dirname "$0")" log -1 --format=%ct 2>/dev/null || date +%s)}"
 
 "$entrain" --version > /dev/null 2>&1 || { echo "no man pages: $entrain does not run on this machine"; exit 77; }

@@ -1,10 +1,11 @@
 #!/bin/sh
-# mutations.sh [FOLDER [NAME..]]: copies the tree into FOLDER/tree, puts each known bug of tests/mutations (or those named)
-# into the copy, alone, and runs the tests that should find it. Without any of them the same tests must pass. Prints a
-# table; exit 1 if a bug is not caught.
-# mutations.sh --check: every patch applies to the product, and has its line in mutants.txt.
+# mutations.sh [FOLDER [NAME..]]: copies the tree into FOLDER/tree, applies each known bug of tests/mutations (or those named)
+# to the copy, alone, and runs the tests that should find it. Without a bug the same tests must pass. Prints a table; exit 1
+# if a bug is not caught.
+# mutations.sh --check: every patch applies to the product, and is listed in mutants.txt.
+# Promise: The suite catches every known bug of tests/mutations/mutants.txt.
 cd "$(dirname "$0")/.." || exit 2
-command -v git >/dev/null || { echo "SKIP: there is no git, which puts the bugs in"; exit 77; }
+command -v git >/dev/null || { echo "SKIP: git, which applies the bugs, is missing"; exit 77; }
 list=tests/mutations/mutants.txt
 trim() { sed 's/^ *//; s/ *$//'; }
 field() { grep -E "^$1 *\|" $list | cut -d'|' -f"$2" | trim; }
@@ -14,7 +15,7 @@ if [ "$1" = --check ]; then
     bad=0
     listed >"${TMPDIR:-/tmp}/mutants.$$"
     (cd tests/mutations && ls ./*.patch) | sed 's/^\.\///; s/\.patch$//' | sort | diff "${TMPDIR:-/tmp}/mutants.$$" - ||
-        { echo "mutations: $list and the patches beside it have not the same names"; bad=1; }
+        { echo "mutations: $list and the patches beside it differ in names"; bad=1; }
     rm -f "${TMPDIR:-/tmp}/mutants.$$"
     for patch in tests/mutations/*.patch; do
         GIT_CEILING_DIRECTORIES=$(dirname "$PWD") git apply --check "$patch" ||
@@ -28,8 +29,8 @@ folder=${1:-build-mutations}
 [ $# -gt 0 ] && shift
 names=${*:-$(listed)}
 tests=$(for name in $names; do field "$name" 2; done | tr ' ' '\n' | sort -u)
-[ -n "$tests" ] || { echo "mutations: $list has none of: $names"; exit 2; }
-targets() { # the programs of the tests named, as cmake wrote them down for ctest
+[ -n "$tests" ] || { echo "mutations: $list does not list: $names"; exit 2; }
+targets() { # the programs of the given tests, from cmake's files for ctest
     for test in "$@"; do
         sed -n "s/^add_test(\(\[=*\[\)*$test\(\]=*\]\)* \"[^\"]*\/\([^\"\/]*\)\".*/\3/p" "$build"/tests/*/CTestTestfile.cmake
     done | sort -u
@@ -43,7 +44,7 @@ git ls-files -co --exclude-standard -z | xargs -0 sh -c 'for f; do [ ! -e "$f" ]
 
 # shellcheck disable=SC2046
 compile() { cmake --build "$build" -j "${JOBS:-2}" --target $(targets "$@") >"$folder/build.log" 2>&1; }
-run() { # the tests named, none of them for longer than two minutes
+run() { # the given tests, each for at most two minutes
     (cd "$build" && ctest --timeout 120 -R "^($(echo "$*" | tr ' ' '|'))\$" >"$folder/last.log" 2>&1)
 }
 plant() { (cd "$tree" && GIT_CEILING_DIRECTORIES=$folder git apply "$@"); }
@@ -53,7 +54,7 @@ cmake -S "$tree" -B "$build" -DENTRAIN_CUDA=OFF -DCMAKE_C_COMPILER_LAUNCHER="$(c
 # shellcheck disable=SC2086
 compile $tests || { tail -20 "$folder/build.log"; exit 2; }
 # shellcheck disable=SC2086
-run $tests || { tail -30 "$folder/last.log"; echo "mutations: the tests fail without any mutant"; exit 1; }
+run $tests || { tail -30 "$folder/last.log"; echo "mutations: the tests fail without a mutant"; exit 1; }
 
 missed=0
 printf '%-28s %-20s %s\n' mutant 'caught by' bug

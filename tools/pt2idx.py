@@ -3,7 +3,7 @@
 
   pt2idx.py training.pt test.pt FOLDER          then: entrain run --data=FOLDER
 
-A pickle can run code when it is read, which is why Entrain itself reads none; weights_only refuses such ones here.
+A pickle can run code when it is read, so Entrain itself never reads one; here weights_only refuses such code.
 """
 import os, struct, sys
 import torch

@@ -1,7 +1,7 @@
 #!/bin/sh
-# ref_hashes.sh BUILD: trains on the device ref under ring, ps-sync and solo for 2 and 3 workers, some 800 samples in all, and prints a
-# line of each run: workers, optimizer, strategy, and the SHA-256 of the weights, which is the same on every machine.
-[ -x "$1/entrain" ] || { echo "ref_hashes.sh BUILD: a build folder" >&2; exit 2; }
+# ref_hashes.sh BUILD: trains on the device ref under ring, ps-sync and solo for 2 and 3 workers, about 800 samples in total, and
+# prints a line for each run: workers, optimizer, strategy, and the SHA-256 of the weights, which is the same on every machine.
+[ -x "$1/entrain" ] || { echo "ref_hashes.sh BUILD: expected a build folder" >&2; exit 2; }
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
 hash() {

@@ -1,10 +1,10 @@
 #!/bin/sh
-# test.sh BUILD [ctest arguments]: runs the suites, then prints what was promised and measured, and one closing line.
+# test.sh BUILD [ctest arguments]: runs the suites, then prints promises and measurements, and one closing line.
 build=$1; shift
-unset BUILD MAKEFLAGS MAKEOVERRIDES MFLAGS # of `make BUILD=/elsewhere test`: some tests call make
+unset BUILD MAKEFLAGS MAKEOVERRIDES MFLAGS # set by `make BUILD=/elsewhere test`; some tests call make
 log=$build/Testing/Temporary/LastTest.log
 rm -f "$log"
-# Three slots a core (cmake/Entrain.cmake): most tests wait more than they compute.
+# Three slots per core (cmake/Entrain.cmake): most tests wait more than they compute.
 ctest --test-dir "$build" --no-tests=error -j "$((3 * ${JOBS:-2}))" --output-on-failure "$@" > "$build/ctest.out" 2>&1
 status=$?
 # A line per suite.
@@ -19,11 +19,11 @@ total=$(grep -cE '^ *[0-9]+/[0-9]+ +Test +#' "$build/ctest.out")
 failed=$((total - passed - skipped))
 echo
 if [ "$skipped" -gt 0 ]; then
-    echo "Skipped, and why:"
+    echo "Skipped, with reasons:"
     awk '/^[0-9]+\/[0-9]+ Testing:/ { name=$3 } /^SKIP: / { sub(/^SKIP: /, ""); printf "  %-34s %s\n", name, $0 }' "$log"
     echo
 fi
-# Last, where a log that keeps only its end still has it: the end of what each failed suite printed, then their names.
+# Last, where a truncated log still has it: the end of each failed suite's output, then their names.
 if [ $status -ne 0 ]; then
     awk 'function show(  i) { if (name) { printf "%s failed:\n", name; for (i = said > 40 ? said - 40 : 0; i < said; i++) print "  " line[i] } name = "" }
          /^ *[0-9]+\/[0-9]+ +Test +#/ { show(); said = 0; if (!/ Passed |\*\*\*Skipped/) { name = $4; names = names " " $4 } next }

@@ -1,4 +1,4 @@
-/* worker.c - the life of a rank: open everything in order, train, report, close in reverse. */
+/* worker.c - the lifetime of a rank: open everything in order, train, report, close in reverse. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "data/plan.h"
+#include "job/job.h"
 #include "models/formats/weights.h"
 #include "models/node.h"
 #include "models/registry.h"
@@ -30,41 +31,23 @@ static en_status find_strategy(eni_worker *w)
     eni_job *job = &w->rank.job;
     EN_TRY(eni_strategy_find(w->plugin_dir, w->config->strategy, &job->strategy));
     if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
-            "micro-batches of all",
-            job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
+        return eni_fail(EN_EINVAL, "worker",
+                        "%s trains in one process, but there are %d workers: use -n 1, and --accumulate=%d "
+                        "for the same micro-batches",
+                        job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
     if (job->strategy->flags & EN_STORE_ON_RANKS)
         return eni_fail(
             EN_EINVAL, "worker",
-            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` has and a run has "
-            "not yet: try it by entrain sim --strategy=%s, or keep the store on servers "
-            "(EN_STORE_ON_SERVERS)",
+            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` supports and a run does "
+            "not yet: try entrain sim --strategy=%s, or keep the store on servers (EN_STORE_ON_SERVERS)",
             job->strategy->name, w->config->strategy);
     if (w->config->server != NULL && !(job->strategy->flags & EN_STORE_ON_SERVERS))
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
-            "--rendezvous=tcp://HOST:PORT in place of --server, or --strategy=ps-sync, as psd has it",
-            w->config->server, job->strategy->name);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
+                        "--rendezvous=tcp://HOST:PORT in place of --server, or a strategy with a server, "
+                        "such as --strategy=ps-sync",
+                        w->config->server, job->strategy->name);
     return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
-}
-
-static en_status find_network(eni_worker *w)
-{
-    const eni_data_options data = {
-        .name = w->config->data, .folder = w->config->data_dir, .transform = eni_config_transform(w->config)};
-    en_data_shape shape;
-    EN_TRY(eni_dataset_shape(&data, &shape));
-    eni_job *job = &w->rank.job;
-    EN_TRY(eni_network_schema("--model", w->config->model, &shape, &job->schema));
-    EN_TRY(eni_schema_digest(&job->schema, job->schema_sha256));
-    if (job->schema.nstate == 0) return EN_OK;
-    job->state = eni_alloc_array(job->schema.nstate, sizeof *job->state);
-    if (job->state == NULL) return EN_ENOMEM;
-    en_schema_init_state(&job->schema, job->state);
-    return EN_OK;
 }
 
 static en_status choose_statistics(eni_worker *w)
@@ -78,8 +61,8 @@ static en_status choose_statistics(eni_worker *w)
     if (!job->is_mean || job->state == NULL) return EN_OK;
     if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
         return eni_fail(EN_EINVAL, "worker",
-                        "--bn-stats=mean: the ranks of %s are never at the same step, so there is no mean to "
-                        "take; use --bn-stats=rank0 or recompute:N",
+                        "--bn-stats=mean: the ranks of %s are never at the same step, so they have no mean "
+                        "at a step; use --bn-stats=rank0 or recompute:N",
                         job->strategy->name);
     job->states =
         eni_alloc_array((size_t)w->rank.world.nranks * (size_t)w->config->accumulate * job->schema.nstate,
@@ -89,88 +72,52 @@ static en_status choose_statistics(eni_worker *w)
 
 static en_status open_data(eni_worker *w)
 {
-    eni_data_options options = {.name = w->config->data,
-                                .folder = w->config->data_dir,
-                                .holdout = (uint64_t)w->config->holdout,
-                                .limit_train = (uint64_t)w->config->limit_train_samples,
-                                .limit_test = (uint64_t)w->config->limit_test_samples,
-                                .seed = (uint64_t)w->config->seed,
-                                .transform = eni_config_transform(w->config),
-                                .want = eni_data_want_of(&w->rank.job.schema)};
+    eni_data_options options = eni_job_data(&w->rank.job, w->config);
     const bool is_alone = w->rank.world.nranks == 1 ||
                           (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
-    const bool is_last = is_alone && w->config->data_fd < 0; /* nobody here will want it later */
+    const bool is_last = is_alone && w->config->data_fd < 0; /* no rank here will need it later */
     EN_TRY(is_last ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
-        eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
+        eni_info("worker", "%s has one channel and %s takes three: the channel is repeated", w->dataset->name,
                  w->rank.job.schema.network->name);
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
 }
 
-/* An amount of the command: how many samples an epoch has, the plan knows. */
-static uint64_t samples_of(const eni_worker *w, int64_t amount)
-{
-    return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
-}
-
-/* --max-workers: only who claims micro-batches, and meets the others at the store, can come later. */
-static en_status check_places(const eni_worker *w, bool may_claim)
+/* --max-workers: only workers that claim micro-batches, and meet the others at the store, can join later. */
+static en_status check_seats(const eni_worker *w, bool may_claim)
 {
     const eni_config *c = w->config;
     const long long most = (long long)c->max_workers;
     if (!eni_rank_has_seats(&w->rank)) return EN_OK;
     if (!may_claim || !eni_rank_has_store(&w->rank))
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--max-workers=%lld: workers of %s cannot come later, for each takes part in every step; "
-            "ps-async and ssp let them, and `entrain run --elastic=2..%lld` restarts any strategy with "
-            "another number",
-            most, w->rank.job.strategy->name, most);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld: workers of %s cannot join later, since each takes part in every "
+                        "step; with ps-async and ssp they can, and `entrain run --elastic=2..%lld` restarts "
+                        "any strategy with another number of workers",
+                        most, w->rank.job.strategy->name, most);
     if (!w->rank.job.is_claiming)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--max-workers=%lld: --assign=fixed gives each worker its samples, so nobody can come "
-            "later; leave it out",
-            most);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld: --assign=fixed gives each worker its samples, so no worker can "
+                        "join later; omit it",
+                        most);
     if (!eni_device_is_gpu(c->device)) return EN_OK;
     return eni_fail(EN_EINVAL, "worker",
-                    "--max-workers=%lld: workers on GPUs cannot come later yet; give --device=cpu", most);
+                    "--max-workers=%lld: workers on GPUs cannot join later yet; give --device=cpu", most);
 }
 
 static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
-    const bool is_alone = eni_rank_is_alone(&w->rank);
-    job->accumulate = c->accumulate;
-    if (c->accumulate > 1 && !is_alone)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
-                        (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
-    /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
-     * for nobody. Everybody else takes part in collectives, or in rounds. */
-    const bool may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                           !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
-    job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
-    if (c->assign == ENI_ASSIGN_CLAIM && !may_claim)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--assign=claim: %s needs every rank in every step; use --assign=fixed",
-                        job->strategy->name);
+    bool may_claim;
+    EN_TRY(eni_job_assign(job, c, w->rank.world.nranks, eni_rank_is_alone(&w->rank), &may_claim));
     if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
-            "one; ps-async and ssp can",
-            job->strategy->name);
-    EN_TRY(check_places(w, may_claim));
-    eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
-                                .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
-                                .batch = (uint64_t)c->batch_size,
-                                .epochs = (uint64_t)c->epochs,
-                                .steps = (uint64_t)c->steps,
-                                .max_samples = (uint64_t)c->max_samples,
-                                .drop_last = c->drop_last};
-    EN_TRY(eni_plan_make(&options, &job->plan));
+        return eni_fail(EN_EINVAL, "worker",
+                        "--on-worker-loss=continue: %s needs every rank in every step, so it cannot continue "
+                        "without one; ps-async and ssp can",
+                        job->strategy->name);
+    EN_TRY(check_seats(w, may_claim));
+    EN_TRY(eni_job_plan(job, c, w->dataset->split[ENI_TRAIN].count, w->rank.nfirst));
     if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
         eni_info(
             "worker",
@@ -178,54 +125,12 @@ static en_status make_plan(eni_worker *w)
             "over all of them",
             (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
             (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
-    w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
-    w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
-    job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;
-    return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, job->order, job->order_sha256);
-}
-
-static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
-{
-    _Static_assert((int)ENI_AMOUNTS_MAX == (int)ENI_MILESTONES, "a text has as many as a schedule");
-    int64_t amounts[ENI_AMOUNTS_MAX];
-    if (w->config->lr_milestones == NULL) return EN_OK;
-    schedule->nmilestones = eni_parse_amounts(w->config->lr_milestones, amounts);
-    for (int i = 0; i < schedule->nmilestones; i++) {
-        schedule->milestone[i] = samples_of(w, amounts[i]);
-        if (i > 0 && schedule->milestone[i] <= schedule->milestone[i - 1])
-            return eni_fail(
-                EN_EINVAL, "worker",
-                "--lr-milestones=%s: with %llu samples an epoch number %d is not behind the one before; "
-                "give them in order",
-                w->config->lr_milestones, (unsigned long long)w->rank.job.plan.epoch_samples, i + 1);
-    }
+    w->rank.records.asked.eval_every = eni_job_samples(job, c->eval_every);
+    w->rank.saving.asked.every = eni_job_samples(job, c->checkpoint_every);
     return EN_OK;
 }
 
-/* --decay=weights: two groups, of which tensors of one dimension have no decay. Groups that are alike are
- * none. */
-static en_status spare_vectors(eni_job *job)
-{
-    if (job->hyper.weight_decay == 0.0f) return EN_OK;
-    job->groups = eni_groups_new();
-    if (job->groups == NULL) return EN_ENOMEM;
-    job->groups->ngroups = 2;
-    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
-    job->groups->group[1] = (eni_param_group){1, 0};
-    for (uint32_t t = 0; t < job->schema.ntensors; t++) {
-        const en_model_tensor *tensor = &job->schema.tensors[t];
-        if (!eni_groups_add(job->groups, tensor->offset, tensor->ndim == 1))
-            return eni_fail(
-                EN_EINVAL, "worker",
-                "--decay=weights: %s has more than %d changes between tensors of one dimension and others; "
-                "use --decay=all",
-                job->schema.network->name, ENI_GROUP_EDGES);
-    }
-    job->hyper.groups = job->groups;
-    return EN_OK;
-}
-
-/* The smallest batch that the model is ever given: of one that is cut, its last chunk. */
+/* The smallest batch that the model ever gets: of a batch in chunks, its last chunk. */
 static en_status check_batches(const eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
@@ -237,49 +142,17 @@ static en_status check_batches(const eni_worker *w)
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)(sizes[i] / nchunks)));
     }
     bool is_mean;
-    uint64_t again; /* samples from which running statistics are made anew, as many at once as were trained */
+    uint64_t again; /* samples from which running statistics are recomputed, in batches as in training */
     (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &again); /* checked with the command */
     if (again > 0)
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, again < INT32_MAX ? (int64_t)again : INT32_MAX));
     return EN_OK;
 }
 
-static en_status choose_optimizer(eni_worker *w)
-{
-    eni_job *job = &w->rank.job;
-    const eni_config *c = w->config;
-    job->optimizer = eni_optimizer_find(c->optimizer);
-    if (job->optimizer == NULL)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--optimizer=%s: there is no such optimizer; give " ENI_OPTIMIZERS, c->optimizer);
-    job->momentum = c->momentum;
-    job->weight_decay = c->weight_decay;
-    job->seed = (uint64_t)c->seed;
-    job->hyper = (eni_hyper){.momentum = (float)c->momentum,
-                             .weight_decay = (float)c->weight_decay,
-                             .nesterov = c->nesterov,
-                             .beta1 = c->beta1,
-                             .beta2 = c->beta2,
-                             .eps = c->eps};
-    if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
-    double scale = 1, world = (double)job->plan.world;
-    if (job->strategy->flags & EN_SYNCHRONOUS)
-        scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
-    static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
-                                              ENI_LR_LINEAR};
-    job->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
-                                   .base = c->lr * scale,
-                                   .gamma = c->lr_gamma,
-                                   .step_samples = samples_of(w, c->lr_step),
-                                   .warmup = samples_of(w, c->lr_warmup),
-                                   .total = job->plan.samples};
-    return set_milestones(w, &job->schedule);
-}
-
 /* ---- how it computes ---- */
 
-/* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
- * one it will be depends on who else is on this host. */
+/* A host's device is opened before the rank connects. A GPU is only checked as far as possible without its
+ * context: its number depends on the other ranks of this host. */
 static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -298,13 +171,13 @@ static en_status open_device(eni_worker *w)
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
-/* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
+/* Every batch size of the run is planned before step 0: the step path allocates nothing. */
 static en_status prepare_model(eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
     const int nsizes = eni_batch_sizes(w, sizes);
     if (w->team != NULL) return eni_team_prepare(w, sizes, nsizes);
-    const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
+    const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs hold its addresses */
     EN_TRY(en_model_prepare(w->model, (int64_t)w->rank.job.plan.batch, EN_MODEL_TRAIN | keep));
     for (int i = 0; i < nsizes; i++)
         if (sizes[i] != w->rank.job.plan.batch)
@@ -317,7 +190,7 @@ static en_status open_vectors(eni_worker *w)
     const bool is_alone = eni_rank_is_alone(&w->rank);
     const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
     EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
-    /* the only one of a step that is cut into chunks is their mean already */
+    /* the only micro-batch of a step that is split into chunks holds their mean already */
     const bool is_mean = w->team != NULL && w->team->nchunks > 1 && w->rank.job.accumulate == 1;
     if (!is_alone || is_mean || eni_vectors_are_on_gpu(w)) return EN_OK;
     w->micro_grads = eni_alloc_array((size_t)w->rank.job.accumulate, sizeof *w->micro_grads);
@@ -347,8 +220,8 @@ static void open_straggler(eni_worker *w)
     eni_straggler_open(&w->straggler);
 }
 
-/* What the rank is told of its trainer. */
-static void introduce_trainer(eni_worker *w)
+/* Sets the rank's trainer, and the facts that the rank reports about it. */
+static void describe_trainer(eni_worker *w)
 {
     static const char *const types[] = {"", ", bf16", ", fp16"};
     const eni_config *c = w->config;
@@ -375,7 +248,7 @@ static void introduce_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* how many began is nothing to it */
+    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* the initial number does not concern it */
     const en_schema *schema = &w->rank.job.schema;
     w->rank.world =
         (en_world){.size = sizeof w->rank.world,
@@ -386,22 +259,22 @@ static en_status prepare(eni_worker *w)
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
-    EN_TRY(find_network(w));
+    EN_TRY(eni_job_network(&w->rank.job, w->config));
     EN_TRY(choose_statistics(w));
     EN_TRY(eni_validate(w));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
-    EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
-    introduce_trainer(w);
+    EN_TRY(open_data(w));   /* takes longest, so last of the calls that may refuse */
+    describe_trainer(w);
     EN_TRY(make_plan(w));
     EN_TRY(check_batches(w));
-    EN_TRY(choose_optimizer(w));
+    EN_TRY(eni_job_optimizer(&w->rank.job, w->config));
     EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
                            (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets));
     if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
     return eni_save_check(&w->rank);
 }
 
-/* Rank 0's become everybody's; those of a checkpoint take their place. */
+/* Rank 0's weights become everybody's; those of a checkpoint take their place. */
 static void make_first_weights(eni_worker *w)
 {
     const eni_job *job = &w->rank.job;
@@ -413,14 +286,14 @@ static void make_first_weights(eni_worker *w)
         en_schema_init_param(&job->schema, (uint64_t)w->config->seed, param);
 }
 
-/* Rank and trainer open in turns: where a device's memory lies depends on who takes part, and what the
- * strategy may share on the device's memory. */
+/* Rank and trainer open alternately: the memory of a device's vectors depends on who takes part, and the
+ * strategy's shared memory on that of the device. */
 static en_status open_all(eni_worker *w)
 {
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
+    if (!eni_rank_has_seats(rank)) { /* all have the data now, and nobody joins later */
         eni_share_close(w->share);
         w->share = NULL;
     }
@@ -474,7 +347,7 @@ static void close_all(eni_worker *w)
     eni_gpu_close(w);
     eni_team_close(w);
     const bool is_stuck = w->gpu.is_stuck;
-    if (!is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
+    if (!is_stuck) eni_loader_stop(w->loader); /* until here a GPU may read its buffers */
     eni_records_free(rank);
     for (int64_t i = 0; w->micro_grads != NULL && !is_stuck && i < rank->job.accumulate; i++)
         eni_free(w->micro_grads[i]);
@@ -499,7 +372,7 @@ static void close_all(eni_worker *w)
     eni_free(w->spec);
 }
 
-/* Before anything is closed: what waits in the loader, on the device or in a socket goes on. */
+/* Before anything is closed: releases threads that wait in the loader, on the device or in a socket. */
 static void give_up(eni_worker *w, en_status st)
 {
     const eni_trainer *trainer = &w->rank.trainer;
@@ -508,7 +381,7 @@ static void give_up(eni_worker *w, en_status st)
     eni_rank_give_up(&w->rank, st);
 }
 
-/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
+/* A failure before the first step is due to the command, a file or the machine: trying again cannot help. */
 static en_status as_refusal(const eni_worker *w, en_status st)
 {
     const bool is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;

@@ -1,6 +1,5 @@
-/* launch.c - one run of the launcher from begin to end; see launch.h. What is checked and taken before anyone
- * starts is here; spawn.c starts the processes, watch.c waits for the end, and
- * starts a psd again that was killed. */
+/* launch.c - one run of the launcher from start to end; see launch.h. The checks and locks before any process
+ * starts are here; spawn.c starts the processes, watch.c waits for the end and restarts a killed psd. */
 #include "cli/launcher/launch.h"
 
 #include <errno.h>
@@ -25,7 +24,7 @@
 #include "ops/device.h"
 #include "runtime/spec/strategies.h"
 
-/* What only children to come would need. */
+/* Closes the descriptors that only later children would need. */
 static void let_go(eni_launcher *l)
 {
     if (l->reports.in_fd >= 0) close(l->reports.in_fd);
@@ -33,7 +32,7 @@ static void let_go(eni_launcher *l)
     l->reports.in_fd = l->listen_fd = -1;
 }
 
-/* On host 0 for all hosts: before psd's state, which may lie in it, is touched. */
+/* Host 0 does it for all hosts, before psd's state, which may be in that folder, is touched. */
 static en_status take_out(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -42,7 +41,7 @@ static en_status take_out(eni_launcher *l)
         l->out_fd = dup(l->launch->out_fd);
         return l->out_fd >= 0
                    ? EN_OK
-                   : eni_fail(EN_EIO, "launch", "cannot keep --out=%s: %s", c->out, strerror(errno));
+                   : eni_fail(EN_EIO, "launch", "cannot keep --out=%s open: %s", c->out, strerror(errno));
     }
     return c->node_rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &l->out_fd) : eni_out_ask(c, c->out);
 }
@@ -62,7 +61,7 @@ static en_status ask_cuda(void *user)
     return eni_gpu_check(&want, (int)q->run->workers, table, eni_device_host());
 }
 
-/* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
+/* The child has logged what is wrong. If it crashed, the ranks find out and report more about it. */
 en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
 {
     if (!eni_device_is_gpu(run->device)) return EN_OK;
@@ -78,16 +77,17 @@ static en_status start_all(eni_launcher *l)
     int pipe_fds[2] = {-1, -1};
     EN_TRY(take_out(l));
     if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers)
-        return eni_fail(EN_EINVAL, "launch", "-n %lld: between 1 and %d workers can be started",
-                        (long long)c->workers, ENI_CHILDREN_MAX - 2);
+        return eni_fail(EN_EINVAL, "launch", "-n %lld: expected 1 to %d workers", (long long)c->workers,
+                        ENI_CHILDREN_MAX - 2);
     EN_TRY(eni_strategy_find(l->launch->plugin_dir, c->strategy, &strategy));
-    EN_TRY(eni_options_check(strategy, eni_spec_options(c->strategy))); /* said once, not by every worker */
+    /* reported once, not by every worker */
+    EN_TRY(eni_options_check(strategy, eni_spec_options(c->strategy)));
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
     EN_TRY(eni_launcher_choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0)
-        return eni_fail(EN_EIO, "launch", "cannot make a pipe: %s", strerror(errno));
+        return eni_fail(EN_EIO, "launch", "cannot create a pipe: %s", strerror(errno));
     l->reports.fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE || c->max_workers > 0;
     const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
@@ -101,7 +101,7 @@ static en_status start_all(eni_launcher *l)
     return st;
 }
 
-/* What was said first is nearest to the cause; who was killed could not say it. */
+/* The first error is nearest to the cause; a killed process could not log one. */
 static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, const eni_machine *before)
 {
     eni_launch_outcome *o = l->launch->outcome;
@@ -116,7 +116,7 @@ static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, 
     if (!has_started && o->cause[0] == 0) eni_log_last_error(o->cause, sizeof o->cause);
 }
 
-/* A signalfd for Ctrl-Z; -1 where that is ignored. *mask_out is what was blocked before. */
+/* A signalfd for Ctrl-Z; -1 if that is ignored. *mask_out is the previous signal mask. */
 static int take_stops(sigset_t *mask_out)
 {
     struct sigaction now;
@@ -160,9 +160,9 @@ en_status eni_launch_run(const eni_launch *launch)
     return st;
 }
 
-/* ---- one trace of the run out of those that its processes have left ---- */
+/* ---- merging the traces of a run's processes ---- */
 
-/* Adds the events of a part, and what it had no room for. */
+/* Appends the events of a part, and adds the number that it dropped. */
 static en_status append(json_t *events, const char *path, json_int_t *dropped)
 {
     eni_json in = {.who = "trace", .path = path};
@@ -174,7 +174,7 @@ static en_status append(json_t *events, const char *path, json_int_t *dropped)
     return in.status;
 }
 
-/* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's, behind which those of the other servers come. */
+/* Part `i` of a run of `nranks`: rank i's, or from nranks on those of psd and the other servers. */
 static void name_part(const char *path, int i, int nranks, char *part, size_t bytes)
 {
     if (i == 0)

@@ -1,5 +1,4 @@
-/* launch_impl.h - one run of the launcher: what launch.c (its course), spawn.c (who starts) and watch.c (how
- * it ends) share. */
+/* launch_impl.h - one run of the launcher, shared by launch.c (course), spawn.c (start) and watch.c (end). */
 #ifndef CLI_LAUNCHER_LAUNCH_IMPL_H
 #define CLI_LAUNCHER_LAUNCH_IMPL_H
 
@@ -20,26 +19,26 @@ typedef struct eni_child {
     uint64_t born; /* process.h */
     int pidfd;     /* readable when it has ended; -1: pidfd_open(2) is refused */
     bool is_running;
-    bool has_ended;     /* and it is not noted yet */
+    bool has_ended;     /* and note_end has not handled it yet */
     int status;         /* of waitpid */
-    bool is_terminated; /* we killed it: its end says nothing */
-    bool has_said_end;  /* it is done and ends by itself: its exit code counts */
+    bool is_terminated; /* we killed it: its status means nothing */
+    bool has_said_end;  /* it has finished and exits by itself: its exit code counts */
     bool is_lost;       /* it died, and the run with it */
-    char cause[360];    /* the hook of a plugin that has ended it, in its own words; "": none */
+    char cause[360];    /* names the plugin hook that ended it; "": none did */
 } eni_child;
 
-/* psd, when it may be started again. */
+/* State for restarting psd. */
 typedef struct eni_psd_return {
-    char state[1100]; /* the folder for its state; "": it may not */
+    char state[1100]; /* the folder for its state; "": no restarts */
     int64_t restarts_left;
-    pid_t keeper;     /* removes a private state after a launcher that was killed; 0: none */
-    int keeper_fd;    /* it waits until nobody holds this */
-    int64_t alone_ns; /* since when only psd is left; 0: it is not */
+    pid_t keeper;     /* removes a private state folder if the launcher is killed; 0: none */
+    int keeper_fd;    /* the keeper waits until no process holds this */
+    int64_t alone_ns; /* since when psd is the only process left; 0: it is not */
 } eni_psd_return;
 
 /* The pipe on which all children report. */
 typedef struct eni_reports {
-    int fd, in_fd;   /* our end; the children's, kept for those to come. -1: none */
+    int fd, in_fd;   /* our end; the children's end, kept for later ones. -1: none */
     char line[2048]; /* incomplete */
     size_t line_bytes;
 } eni_reports;
@@ -52,42 +51,42 @@ typedef struct eni_launcher {
     int listen_fd;
     char address[ENI_ADDRESS_TEXT];
     eni_token token;
-    bool may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
-    int out_fd;          /* the folder of --out, taken; -1: none */
+    bool may_lose_ranks; /* --on-worker-loss=continue, and a strategy that supports it */
+    int out_fd;          /* the folder of --out, locked; -1: none */
     eni_reports reports;
     eni_relay relay;
     eni_psd_return psd;
-    int64_t oom_kills; /* as counted at the start */
+    int64_t oom_kills; /* counter at the start */
     eni_launch_course course;
 
-    char failure[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
-    en_status first;                /* how the first that failed ended */
-    const eni_child *failed;        /* the first that died of a signal which was not ours */
-    eni_death death;                /* as the first survivor told it */
+    char failure[ENI_LAUNCH_CAUSE]; /* the logged description of the failure; "": none */
+    en_status first;                /* the status of the first that failed */
+    const eni_child *failed;        /* the first that died of a signal which we did not send */
+    eni_death death;                /* as the first survivor reported it */
     bool has_death;
     bool is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
-    bool has_named;                 /* the cause was said */
-    int64_t name_ns, kill_ns;       /* when to say it with what is known by then; when to end the rest */
+    bool has_named;                 /* the cause was logged */
+    int64_t name_ns, kill_ns; /* when to log the cause with what is known by then; when to end the rest */
 } eni_launcher;
 
 /* spawn.c. Errors are logged. */
-/* On one host any free port, taken before anyone starts, and a fresh token; on several host 0's. */
+/* On one host any free port, bound before any process starts, and a fresh token; on several hosts host 0's. */
 en_status eni_launcher_choose_address(eni_launcher *launcher);
 /* With --server-restarts: the folder for psd's state, empty; in --out if there is one, else a private one.
- * And away with it. */
+ * Its removal. */
 en_status eni_servers_open(eni_launcher *launcher);
 void eni_servers_close(eni_launcher *launcher);
 /* Starts psd `server`, or the worker with this number on this host. */
 en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
 en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, bool has_psd);
 
-/* watch.c: until all children have ended. A SIGTSTP (Ctrl-Z) in tstp_fd, a signalfd (-1: none), stops all of them and then
- * this process; they go on when it does. */
+/* watch.c: waits until all children have ended. A SIGTSTP (Ctrl-Z) in tstp_fd, a signalfd (-1: none), stops
+ * all of them and then this process; they go on when it does. */
 void eni_launcher_watch(eni_launcher *launcher, int tstp_fd);
-/* Ends all children at once; whoever runs already is not to blame. */
+/* Ends all children at once; those still running are not blamed for the failure. */
 void eni_launcher_terminate_all(eni_launcher *launcher);
-/* Processes that the kernel has killed for want of memory: in our control group where it counts them, else on
- * this machine. -1: nobody counts. */
+/* Processes that the kernel has killed for lack of memory: in our control group where it counts them, else on
+ * this machine. -1: no counter. */
 int64_t eni_launcher_oom_kills(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* live.c - an arm a line: redrawn in place on a terminal, one line per finished run elsewhere. */
+/* live.c - one line per arm: redrawn in place on a terminal, printed per finished run elsewhere. */
 #include "cli/launcher/live.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ void eni_live_init(eni_live *live, bool is_quiet)
 
 int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
 {
-    if (live->is_drawn) live->n = 0; /* below what was said since */
+    if (live->is_drawn) live->n = 0; /* below the output since then */
     live->is_drawn = false;
     if (live->n == ENI_LIVE_MAX) return -1;
     eni_live_line *l = &live->line[live->n];
@@ -51,14 +51,14 @@ static int longer(int width, const char *text)
     return (int)strlen(text) > width ? (int)strlen(text) : width;
 }
 
-/* The bar takes what the rest of a full line leaves of the terminal; a figure for which there is no room is
+/* The bar takes the columns of the terminal that the rest of a full line leaves; figures that do not fit are
  * left out, the test's last. */
 static void draw_line(const eni_live *live, const eni_live_line *l, bool is_active, const char *end)
 {
     char bar[BAR * 3 + 1] = "", runs[24], rate[32] = "", loss[32] = "", test[32] = "";
     const int columns = eni_terminal_columns(stderr);
     int setting = 6, arm = 0;
-    for (int i = 0; i < live->n; i++) { /* bars stand below one another */
+    for (int i = 0; i < live->n; i++) { /* align the bars */
         setting = longer(setting, live->line[i].setting);
         arm = longer(arm, live->line[i].arm);
     }
@@ -83,7 +83,7 @@ static void draw_line(const eni_live *live, const eni_live_line *l, bool is_acti
             test, end);
 }
 
-/* In a terminal that is too narrow for the least of a line it is cut, not wrapped: the next redraw goes up by
+/* On a terminal too narrow for the shortest form, lines are truncated, not wrapped, as a redraw goes up by
  * lines. */
 static void redraw(eni_live *live)
 {

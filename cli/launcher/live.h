@@ -1,5 +1,5 @@
-/* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed once per finished
- * run elsewhere. */
+/* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed per finished run
+ * elsewhere. */
 #ifndef CLI_LAUNCHER_LIVE_H
 #define CLI_LAUNCHER_LIVE_H
 
@@ -10,7 +10,7 @@
 
 enum { ENI_LIVE_MAX = 64 };
 
-/* Before the first run: what --net emulates, `tail` behind it. Nothing without it. */
+/* Prints, before the first run, what --net emulates, followed by `tail`. Nothing without --net. */
 void eni_live_network(const eni_config *config, const char *tail);
 
 typedef struct eni_live_line {
@@ -22,7 +22,7 @@ typedef struct eni_live_line {
 
 typedef struct eni_live {
     eni_live_line line[ENI_LIVE_MAX];
-    int n, active; /* active: the line of the run under way; -1: none is */
+    int n, active; /* active: the line of the current run; -1: none */
     bool is_tty, is_quiet, is_drawn;
     int64_t drawn_ns;
 } eni_live;

@@ -1,4 +1,4 @@
-/* machine.c - the processor time of the whole machine less that of our children, and the load average. */
+/* machine.c - the processor time of the whole machine minus our children's, and the load average. */
 #include "cli/launcher/machine.h"
 
 #include <math.h>
@@ -20,8 +20,8 @@ static double seconds_of(int who)
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* The first line is the sum over the cores: user nice system idle iowait irq softirq steal, in ticks; what
- * guests use is in user already. */
+/* The first line is the sum over the cores: user nice system idle iowait irq softirq steal, in ticks; user
+ * already includes guests. */
 static void read_stat(eni_machine *machine)
 {
     char line[512];

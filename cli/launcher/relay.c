@@ -1,4 +1,4 @@
-/* relay.c - reads log lines from the ranks' pipe, drops what was said, holds the control plane's back. */
+/* relay.c - reads log lines from the ranks' pipe, drops repeated ones, holds back the control plane's. */
 #include "cli/launcher/relay.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static bool begins(const char *text, const char *word)
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* "log N SUBSYSTEM LINE": LINE, and its text behind who speaks. */
+/* "log N SUBSYSTEM LINE": returns LINE; *text_out is its text after the subsystem. */
 static const char *parse(const char *line, char subsystem_out[64], const char **text_out)
 {
     int at = 0, used = 0;
@@ -24,7 +24,7 @@ static const char *parse(const char *line, char subsystem_out[64], const char **
     return line + used;
 }
 
-/* The leader and each member say the same with other words around it. */
+/* The leader and each member wrap the same cause in different words. */
 static const char *cause_in(const char *text)
 {
     static const char *const around[] = {
@@ -34,7 +34,7 @@ static const char *cause_in(const char *text)
     return text;
 }
 
-/* The survivors' words for what the launcher knows better. */
+/* The survivors describe what the launcher knows better. */
 static bool is_of_the_failed(const eni_relay *relay, const char *cause)
 {
     if (relay->failed[0] == 0 || !begins(cause, relay->failed)) return false;

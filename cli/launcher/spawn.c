@@ -1,5 +1,5 @@
-/* spawn.c - who starts, and with what: the address of the run, psd's state, and each process with its own
- * copy of the config and of the token. A process dies with the launcher. */
+/* spawn.c - starts processes: the address of the run, psd's state, and each process with its own copy of the
+ * config and of the token. A process dies with the launcher. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,25 +26,26 @@
 
 /* ---- where the ranks meet ---- */
 
-/* A name that is the loopback on its own host (127.0.1.1 in /etc/hosts) is nowhere else. */
+/* A name that resolves to the loopback on its own host (127.0.1.1 in /etc/hosts) is useless on the others. */
 static en_status check_master(const eni_config *config, const eni_address *master)
 {
     eni_own_address own;
     EN_TRY(eni_host_info_address(master, &own));
     if (own.is_loopback)
         eni_warn("launch",
-                 "--master-addr=%s is the loopback of this host: only what runs on this host can take part",
+                 "--master-addr=%s is the loopback of this host: only processes on this host can join",
                  master->host);
     if (config->node_rank == 0 && !own.is_remote_here)
         return eni_fail(
             EN_EINVAL, "launch",
-            "--master-addr=%s is not this host, but --node-rank=0 is to lead: give its own address",
+            "--master-addr=%s is not this host, but --node-rank=0 leads the run: give its own address",
             master->host);
-    if (own.is_remote_here || config->token_file != NULL) return EN_OK; /* it may still come: workers wait */
+    /* it may still be written: workers wait */
+    if (own.is_remote_here || config->token_file != NULL) return EN_OK;
     return eni_fail(
         EN_EINVAL, "launch",
-        "--node-rank=%lld needs the token of the run, which is on another host: make one file, copy it to "
-        "all hosts, and give it by --token-file=FILE or ENTRAIN_TOKEN_FILE (docs/launch.md)",
+        "--node-rank=%lld needs the token of the run, which is on another host: create one file, copy it to "
+        "all hosts, and pass it by --token-file=FILE or ENTRAIN_TOKEN_FILE (docs/launch.md)",
         (long long)config->node_rank);
 }
 
@@ -53,24 +54,24 @@ static en_status node_address(const eni_config *config, char address_out[ENI_ADD
     char text[ENI_ADDRESS_TEXT];
     eni_address master;
     if (config->master_addr == NULL && config->init_method == NULL)
-        return eni_fail(EN_EINVAL, "launch",
-                        "--nnodes=%lld needs --master-addr=HOST: host 0, as the others reach it",
-                        (long long)config->nnodes);
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--nnodes=%lld needs --master-addr=HOST: the address by which the others reach host 0",
+            (long long)config->nnodes);
     if (config->init_method == NULL) {
         const char *format = strchr(config->master_addr, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
         snprintf(text, sizeof text, format, config->master_addr, (int)config->master_port);
     }
     EN_TRY(eni_address_parse(config->init_method != NULL ? config->init_method : text, &master));
     if (master.port == 0)
-        return eni_fail(EN_EINVAL, "launch",
-                        "--init-method=%s: on several hosts all must know the port; give one",
+        return eni_fail(EN_EINVAL, "launch", "--init-method=%s: all hosts must know the port; give one",
                         config->init_method);
     EN_TRY(check_master(config, &master));
     eni_address_format(&master, address_out);
     return EN_OK;
 }
 
-/* On one host: any free port, or what --init-method says, taken before anyone starts, and a fresh token. */
+/* On one host: any free port, or --init-method's, bound before any process starts, and a fresh token. */
 en_status eni_launcher_choose_address(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -83,39 +84,40 @@ en_status eni_launcher_choose_address(eni_launcher *l)
     return EN_OK;
 }
 
-/* ---- the servers: how many, and what one that is killed leaves for the next ---- */
+/* ---- the servers: how many, and the state that a killed one leaves for the next ---- */
 
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
     const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
         return eni_fail(EN_EINVAL, "launch",
-                        "%s keeps nothing on a server: leave out --servers, --server-restarts and "
+                        "%s keeps no state on a server: omit --servers, --server-restarts and "
                         "--server-timeout",
                         strategy->name);
     if (c->server_restarts > 0 && c->server_timeout_ns == 0)
-        return eni_fail(EN_EINVAL, "launch",
-                        "--server-restarts=%lld needs --server-timeout, such as 10s: else the workers do not "
-                        "wait for psd",
-                        (long long)c->server_restarts);
-    if (c->server_timeout_ns > 0 && c->server_restarts == 0)
         return eni_fail(
             EN_EINVAL, "launch",
-            "--server-timeout needs --server-restarts=N: nobody else starts this run's psd again");
+            "--server-restarts=%lld needs --server-timeout, such as 10s: otherwise the workers do not "
+            "wait for psd",
+            (long long)c->server_restarts);
+    if (c->server_timeout_ns > 0 && c->server_restarts == 0)
+        return eni_fail(EN_EINVAL, "launch",
+                        "--server-timeout needs --server-restarts=N: nothing else restarts this run's psd");
     if (c->servers > 1 && c->server_timeout_ns > 0)
         return eni_fail(
             EN_EINVAL, "launch",
-            "--server-timeout with --servers=%lld: a psd among several cannot come back yet; drop "
-            "--server-restarts and --server-timeout, and the run ends when a psd is lost, or drop --servers, "
-            "and the one psd comes back",
+            "--server-timeout with --servers=%lld: one psd of several cannot be restarted yet; omit "
+            "--server-restarts and --server-timeout, so that the run ends when a psd is lost, or omit "
+            "--servers, so that the one psd can be restarted",
             (long long)c->servers);
     if (c->server_timeout_ns > 0 && c->nnodes > 1)
         return eni_fail(EN_EINVAL, "launch",
-                        "--server-restarts: on several hosts start psd by hand, with --state");
+                        "--server-restarts=%lld with --nnodes=%lld: start psd by hand, with --state",
+                        (long long)c->server_restarts, (long long)c->nnodes);
     return EN_OK;
 }
 
-/* With plain files only: psd makes no others. Not behind a link. */
+/* Removes a folder of plain files: psd creates no others. Does not follow a link. */
 static void remove_folder(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -127,7 +129,7 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
-/* All descriptors but the first; one by one where the kernel does not have the call, or a filter refuses it. */
+/* Closes all descriptors but the first; one by one if the kernel lacks the call or a filter refuses it. */
 static void close_others(void)
 {
     if (close_range(STDIN_FILENO + 1, ~0U, 0) == 0) return;
@@ -139,8 +141,8 @@ static void close_others(void)
     if (dir != NULL) closedir(dir);
 }
 
-/* A launcher that is killed cannot clear up, nor can the psd that dies with it. So a child of ours waits
- * until nobody holds the other end of a pipe any more, psd and ranks included, and does it then. */
+/* A killed launcher cannot clean up, nor can the psd that dies with it. So a child waits until no process,
+ * psd and ranks included, holds the other end of a pipe, and then removes the folder. */
 static void watch_folder(eni_launcher *l)
 {
     int ends[2];
@@ -150,7 +152,7 @@ static void watch_folder(eni_launcher *l)
         char byte;
         setpgid(0, 0);
         dup2(ends[0], STDIN_FILENO);
-        close(ends[1]); /* else it waits for itself */
+        close(ends[1]); /* otherwise it would wait for itself */
         close_others();
         while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
         }
@@ -167,7 +169,7 @@ en_status eni_servers_open(eni_launcher *l)
     const eni_config *c = l->launch->config;
     char left[sizeof l->psd.state];
     snprintf(left, sizeof left, "%.1000s/server-state", c->out == NULL ? "" : c->out);
-    if (l->out_fd >= 0) remove_folder(left); /* of an older run, which is over */
+    if (l->out_fd >= 0) remove_folder(left); /* left by an older run, which has ended */
     if (c->server_restarts == 0) return EN_OK;
     l->psd.restarts_left = c->server_restarts;
     snprintf(l->psd.state, sizeof l->psd.state, "%s", c->out != NULL ? left : "/tmp/entrain-state-XXXXXX");
@@ -178,19 +180,20 @@ en_status eni_servers_open(eni_launcher *l)
         return EN_OK;
     }
     l->psd.state[0] = 0;
-    return eni_fail(EN_EIO, "launch", "cannot make %s for psd's state: %s",
+    return eni_fail(EN_EIO, "launch", "cannot create %s for psd's state: %s",
                     c->out != NULL ? left : "a folder in /tmp", strerror(errno));
 }
 
-/* Of a psd or rank 0 that was killed: the file for `entrain ps`, and the token, if it has left that. */
-static void remove_leavings(const eni_launcher *l)
+/* Removes what a killed psd or rank 0 leaves: the file for `entrain ps`, and the token if it was still there. */
+static void remove_leftovers(const eni_launcher *l)
 {
     char folder[256], token[512];
     eni_run_status *runs;
     eni_address leader;
     size_t n;
     if (!eni_env_has_runtime_dir(folder, sizeof folder)) return;
-    if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n); /* which removes them */
+    /* eni_runs_list removes those of ended runs */
+    if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n);
     if (l->address[0] == '\0' || eni_address_parse(l->address, &leader) != EN_OK ||
         eni_token_path(folder, leader.port, token, sizeof token) != EN_OK)
         return;
@@ -199,7 +202,7 @@ static void remove_leavings(const eni_launcher *l)
 
 void eni_servers_close(eni_launcher *l)
 {
-    remove_leavings(l);
+    remove_leftovers(l);
     if (l->psd.state[0] == 0) return;
     remove_folder(l->psd.state);
     if (l->psd.keeper <= 0) return;
@@ -209,7 +212,7 @@ void eni_servers_close(eni_launcher *l)
 
 /* ---- one process ---- */
 
-/* Each child gets a pipe of its own. On several hosts they find the token by themselves, on all of them in the same way. */
+/* Each child gets a pipe of its own. On several hosts each child finds the token by itself. */
 static en_status pass_token(const eni_launcher *l, eni_config *config)
 {
     if (l->launch->config->nnodes > 1) return EN_OK;
@@ -225,13 +228,13 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
     return is_written ? EN_OK : EN_EIO;
 }
 
-/* Between fork and exec: only calls that are safe there. A launcher that died before the child could ask to
- * die with it is not its parent any more. */
+/* Runs between fork and exec: only async-signal-safe calls. If the launcher died before prctl, it is no
+ * longer the parent. */
 static void become(const char *path, char **argv, pid_t launcher_pid, const eni_config *config)
 {
     const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd,
                            config->data_fd};
-    sigset_t wishes; /* for a checkpoint may come before the child has heard of them */
+    sigset_t wishes; /* a checkpoint may be requested before the child handles the signals */
     sigemptyset(&wishes);
     sigaddset(&wishes, SIGUSR1);
     sigaddset(&wishes, SIGUSR2);
@@ -258,7 +261,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     if (config->token_fd >= 0) close((int)config->token_fd);
     eni_free(argv);
     if (pid < 0) return eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
-    eni_child *c = &l->child[0]; /* a psd that is started again takes the place of the one that was killed */
+    eni_child *c = &l->child[0]; /* a restarted psd takes the slot of the killed one */
     while (c < &l->child[l->nchildren] && (c->is_running || strcmp(c->role, role) != 0))
         c++;
     if (c == &l->child[l->nchildren]) l->nchildren++;
@@ -273,7 +276,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     return EN_OK;
 }
 
-/* The text belongs to the config from here on. */
+/* The config owns the text from here on. */
 static en_status set_text(char **field, const char *text)
 {
     eni_free(*field);

@@ -1,8 +1,9 @@
-/* watch.c - the launcher's second half: waits for all children, names the first failed rank once, and sees
- * that nobody outlives the run.
+/* watch.c - the launcher's second half: waits for all children, names the first failed rank once, and ensures
+ * that no process outlives the run.
  *
- * Who learns of a death ends by itself, within milliseconds or after the kernel that it computes. Whoever has
- * not heard of it (it has not joined, it is stopped, its step is long) is killed after a grace. */
+ * A process that learns of a death ends by itself, within milliseconds or after the kernel that it computes.
+ * One that has not learned of it (it has not joined, it is stopped, its step is long) is killed after a grace
+ * period. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,20 +20,21 @@
 #include "runtime/net/process.h"
 
 enum {
-    GRACE_MS = 1000, /* from a failure to the end of those who have not noticed */
-    STOP_MS = 750,   /* the same, from a signal to us */
-    RESULT_MS =
-        1500, /* so much longer for rank 0, which writes a result before it ends: a disk may be slow */
-    TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
-    RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
-    LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
-    LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
+    GRACE_MS = 1000,  /* from a failure until processes that have not noticed it are killed */
+    STOP_MS = 750,    /* the same, from a signal to us */
+    RESULT_MS = 1500, /* added for rank 0, which writes a result before it ends: a disk may be slow */
+    /* both the launcher and the survivors detect a death: wait for both halves of the line */
+    TOGETHER_MS = 300,
+    RESIZE_MS = 30000, /* from the first goodbye of a run that continues with other workers: rank 0 saves */
+    LAST_MS = 2000,    /* a psd left alone ends by itself within this time, or is killed */
+    /* while ending: how often to look for stopped processes, which cannot notice the end */
+    LOOK_AGAIN_MS = 50,
     MAX_EVENTS = ENI_CHILDREN_MAX + 3
 };
 
-/* ---- why a child of ours is gone, as far as this host knows ---- */
+/* ---- why one of our children ended, as far as this host knows ---- */
 
-/* The number behind `key` in a file of "key number" lines; -1: there is none. */
+/* The number after `key` in a file of "key number" lines; -1 if absent. */
 static int64_t count_in(const char *path, const char *key)
 {
     char line[256], name[64];
@@ -79,7 +81,7 @@ static bool is_stopped(const eni_child *c)
     return eni_process_look(c->pid, c->born) == ENI_PROCESS_STOPPED;
 }
 
-/* ---- who ended ---- */
+/* ---- which processes ended ---- */
 
 static void terminate(eni_child *c)
 {
@@ -92,19 +94,19 @@ static void begin_to_name(eni_launcher *l)
     if (l->name_ns == INT64_MAX) l->name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
 }
 
-/* Where the strategy can go on without it, this rank's death is told and forgotten. */
+/* The strategy can go on without this rank: its death is logged and otherwise ignored. */
 static bool may_lose(const eni_launcher *l, const eni_child *c)
 {
     return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
 }
 
-/* It ended by itself before it was done: exit() or _exit() of a plugin, or what a sanitizer does. */
+/* Ended by itself before it was done: exit() or _exit() in a plugin, or a sanitizer. */
 static bool has_exited_early(const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return false;
     if (c->cause[0] != '\0') return true;
-    return code != 2 && code != 126 && code != 127; /* before it could say anything */
+    return code != 2 && code != 126 && code != 127; /* those codes: before it could log anything */
 }
 
 /* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
@@ -122,7 +124,7 @@ static void describe_end(const eni_child *c, char *text_out, size_t bytes)
                  WEXITSTATUS(c->status));
 }
 
-/* Whether this child, which was killed, is a psd that may be started again; then it has been. */
+/* Restarts this child, which was killed, if it is a psd with restarts left; returns whether it did. */
 static bool restart(eni_launcher *l, const eni_child *c)
 {
     char cause[sizeof c->cause];
@@ -193,8 +195,8 @@ static void reap(eni_launcher *l)
     } while (found);
 }
 
-/* A killed process closes its sockets before it can be reaped: those that it takes along may be found first.
- * Who was killed died before them, and is noted before them. */
+/* A killed process closes its sockets before it can be reaped, so the processes that fail because of it may
+ * be reaped first. The killed ones died first, and are noted first. */
 static void note_all(eni_launcher *l)
 {
     for (int by_signal = 1; by_signal >= 0; by_signal--)
@@ -206,9 +208,9 @@ static void note_all(eni_launcher *l)
         }
 }
 
-/* ---- what they report ---- */
+/* ---- the children's reports ---- */
 
-/* Of the ranks' points of a size the slowest. */
+/* Keeps the slowest rank's point for each size. */
 static void add_slowest(eni_cost_curve *curve, double bytes, double seconds)
 {
     for (int i = 0; i < curve->n; i++)
@@ -218,7 +220,7 @@ static void add_slowest(eni_cost_curve *curve, double bytes, double seconds)
     eni_cost_add(curve, bytes, seconds);
 }
 
-/* Takes a line with one measurement of a rank (worker/measure.c). */
+/* Parses a line with one measurement of a rank (worker/measure.c). */
 static bool take_cost(const eni_launcher *l, const char *line)
 {
     double first, second;
@@ -240,7 +242,7 @@ static bool take_cost(const eni_launcher *l, const char *line)
     return true;
 }
 
-/* NULL: it was on another host, where the same pid is somebody else. */
+/* NULL if it was on another host, where the same pid is another process. */
 static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
 {
     for (int i = 0; i < l->nchildren; i++)
@@ -248,7 +250,7 @@ static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
     return NULL;
 }
 
-/* Of rank 0: where training begins, and then how far it is. */
+/* Rank 0's progress: the first line marks the start of training. */
 static bool take_progress(eni_launcher *l, const char *line)
 {
     unsigned long long samples, total, steps;
@@ -287,7 +289,7 @@ static void take_line(eni_launcher *l, char *line)
         note_broken(l);
     } else if (!l->has_death && eni_failure_read(line, &death) &&
                (child_of(l, &death) == NULL || !child_of(l, &death)->is_terminated)) {
-        /* not our doing: while we kill one after the other, those still alive see the first ones go */
+        /* not caused by us: while we kill the processes one by one, survivors report the first ones */
         l->death = death;
         l->has_death = true;
         note_broken(l);
@@ -329,9 +331,9 @@ void eni_launcher_terminate_all(eni_launcher *l)
         if (l->child[i].is_running) terminate(&l->child[i]);
 }
 
-/* ---- the one line ---- */
+/* ---- the line that names the failed rank ---- */
 
-/* What the survivors saw ("its connection closed"), unless we know better. */
+/* Replaces the survivors' observation ("its connection closed") if the launcher knows better. */
 static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *death)
 {
     static const char oom[] = ", out of memory";
@@ -371,55 +373,55 @@ static void name_failed(eni_launcher *l)
     eni_relay_open(&l->relay, text, false);
 }
 
-/* As soon as both parts are known, or there is nothing more to wait for. */
+/* Logs as soon as both halves are known, or nothing more can come. */
 static void maybe_name(eni_launcher *l)
 {
     if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
-    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
-    const bool is_complete = l->has_death && (told == NULL || !told->is_running || is_stopped(told));
+    const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
+    const bool is_complete =
+        l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
     if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
 }
 
 /* ---- the end ---- */
 
-static void tell_all(const eni_launcher *l, int signal_number)
+static void signal_all(const eni_launcher *l, int signal_number)
 {
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
 }
 
-/* Ctrl-C: everybody ends early and in good order, and says so by its result; whoever takes too long is
- * killed. */
-static void heed_signal(eni_launcher *l)
+/* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
+static void handle_signal(eni_launcher *l)
 {
     if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
     l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
-    tell_all(l, SIGTERM);
+    signal_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
 }
 
-/* Wrong use is found before anything has begun: nobody has to be waited for. */
-static void heed_failure(eni_launcher *l)
+/* Wrong use is found before anything has begun: no process needs time to finish. */
+static void handle_failure(eni_launcher *l)
 {
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
-    if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader tells of losses by its own words */
+    if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
     const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
     l->is_ending = true;
     l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : is_resize ? RESIZE_MS : GRACE_MS) * ENI_MILLI;
 }
 
-/* Who died: those whose end was seen, and one of whom the survivors tell that was stopped, or silent. */
+/* Counts the dead: those whose end was seen, and one that the survivors report as stopped or silent. */
 static void count_lost(eni_launcher *l)
 {
     eni_launch_course *course = &l->course;
-    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
+    const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     for (int i = 0; i < l->nchildren; i++) {
         course->is_loss |= l->child[i].is_lost;
         course->lost += l->child[i].is_lost && l->child[i].rank >= 0;
     }
     course->is_loss |= l->has_death;
-    course->lost += l->has_death && l->death.rank >= 0 && (told == NULL || !told->is_lost);
+    course->lost += l->has_death && l->death.rank >= 0 && (reported == NULL || !reported->is_lost);
     if (l->has_death && l->death.step > (int64_t)course->steps) course->steps = (uint64_t)l->death.step;
 }
 
@@ -438,7 +440,7 @@ static void end_the_rest(eni_launcher *l)
     }
 }
 
-/* A psd that came back when all workers had left in good order waits for nobody. */
+/* A psd that was restarted after all workers had left in good order has no one to wait for. */
 static void end_with_workers(eni_launcher *l)
 {
     eni_child *psd = NULL;
@@ -453,8 +455,8 @@ static void end_with_workers(eni_launcher *l)
     terminate(psd);
 }
 
-/* SIGUSR1 and SIGUSR2 ask for a checkpoint: one of the ranks asks the leader. */
-static void heed_wish(const eni_launcher *l, int wish_fd)
+/* SIGUSR1 and SIGUSR2 request a checkpoint: one of the ranks asks the leader. */
+static void handle_wish(const eni_launcher *l, int wish_fd)
 {
     int i = 0;
     if (eni_signals_take(wish_fd) == 0) return;
@@ -463,14 +465,15 @@ static void heed_wish(const eni_launcher *l, int wish_fd)
     if (i < l->nchildren) kill(l->child[i].pid, SIGUSR1);
 }
 
-/* The children are in groups of their own, so a terminal stops us alone. Stopped together, nobody misses anybody. */
-static void heed_stop(const eni_launcher *l, int tstp_fd)
+/* The children have process groups of their own, so a terminal stops us alone. All stop together, so no peer
+ * times out. */
+static void handle_stop(const eni_launcher *l, int tstp_fd)
 {
     struct signalfd_siginfo info;
     if (tstp_fd < 0 || read(tstp_fd, &info, sizeof info) != sizeof info) return;
-    tell_all(l, SIGSTOP);
+    signal_all(l, SIGSTOP);
     raise(SIGSTOP);
-    tell_all(l, SIGCONT);
+    signal_all(l, SIGCONT);
 }
 
 static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
@@ -479,7 +482,7 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
     nfds_t n = 0;
     int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
     int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
-    if (next <= eni_now_ns()) next = INT64_MAX; /* it is being done */
+    if (next <= eni_now_ns()) next = INT64_MAX; /* already being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
@@ -498,14 +501,14 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     const int wish_fd = eni_signals_wishes();
     while (l->nrunning > 0) {
         wait_for_events(l, wish_fd, tstp_fd);
-        heed_wish(l, wish_fd);
-        heed_stop(l, tstp_fd);
+        handle_wish(l, wish_fd);
+        handle_stop(l, tstp_fd);
         read_reports(l);
         reap(l);
-        read_reports(l); /* what they said last */
+        read_reports(l); /* their last reports */
         note_all(l);
-        heed_signal(l);
-        heed_failure(l);
+        handle_signal(l);
+        handle_failure(l);
         maybe_name(l);
         end_the_rest(l);
         end_with_workers(l);

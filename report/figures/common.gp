@@ -1,7 +1,7 @@
-# What all figures share. Before it stand, written by plot.c: the format, the figure's variables, and its data, $d.
-# Behind it a figure sets width and height, in pixels of the page, and evaluates `terminal` before it plots.
+# Shared by all figures. plot.c writes before it: the format, the figure's variables, and its data, $d.
+# A figure follows it, sets width and height in pixels of the page, and evaluates `terminal` before it plots.
 #
-# For papers there are 96 of the page's pixels to the inch, and an image has two for each, as such a screen does.
+# On paper, 96 of the page's pixels make an inch; an image has two for each, like a high-resolution screen.
 terminal = 'set terminal '.( \
     format eq 'pdf' ? 'pdfcairo size width/96.0,height/96.0 linewidth 1 noenhanced font "sans,10.5" butt' : \
     format eq 'png' ? 'pngcairo size 2*width,2*height fontscale 2 linewidth 2 pointscale 2 noenhanced font "sans,10.5" butt' : \
@@ -20,7 +20,7 @@ if (exists('title')) {
     set label 99 title at graph 0, graph 1 left offset 0,0.9 tc rgb '#1c2733' font ',15'
 }
 
-# A row for each label, from top to bottom: a plot that reads like a table.
+# A row per label, from top to bottom: a plot with labelled rows.
 if (rows > 0) {
     set ytics ('' 1) scale 0
     do for [i=1:rows] { set ytics add (label[i] i) }
@@ -32,7 +32,7 @@ if (rows > 0) {
     set grid xtics lc rgb '#e4e8ec' lt 1 lw 1
 }
 
-# x from low to high, at most seven ticks at round numbers. An axis that does not begin at zero is cut: two strokes.
+# x from low to high, at most seven ticks at round numbers. Two strokes mark an axis that does not begin at zero.
 if (exists('high')) {
     if (!(high > low)) { high = low + 1 } # a single value, or none
     least = (high - low)/6.0

@@ -1,5 +1,5 @@
-# Accuracy (loss, where there are no classes) over time or over samples: a thin line a run, a bold one an arm's median.
-# $d: x, y; a set for each run and, behind those, for each median; line_arm[i] is whose the i-th is.
+# Accuracy (loss, without classes) over time or over samples: a thin line per run, a bold one per arm's median.
+# $d: x, y; a set for each run, then for each median; line_arm[i] is the arm of the i-th.
 width = 480
 height = 320
 set xlabel is_over_time ? 'training clock, s' : 'samples, thousands'

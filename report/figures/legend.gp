@@ -1,4 +1,4 @@
-# Nothing but a key: of the arms, or of the phases.
+# Only a key: of the arms, or of the phases.
 width = is_of_arms ? 180 : 230
 height = 16 + 20*names
 unset border

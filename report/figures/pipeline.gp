@@ -1,4 +1,4 @@
-# One step of a rank with several devices: a row a stage. $d: row, from, to [ms], whether it is backward, chunk.
+# One step of a rank with several devices: a row per stage. $d: row, from, to [ms], whether it is backward, chunk.
 width = 1000
 height = 86 + 38*rows
 pixels = (width - 100)/ms # of a millisecond

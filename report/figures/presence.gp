@@ -1,4 +1,4 @@
-# Who took part, and when. $d: row, from, to [s], how its part ended (0 stayed, 1 left, 2 was lost).
+# Ranks over time. $d: row, from, to [s], how it ended (0 stayed, 1 left, 2 was lost).
 width = 720
 height = 86 + 26*rows
 array fill[3] = ['#9fc6e3', '#0072b2', '#d55e00']

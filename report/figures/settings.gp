@@ -1,4 +1,4 @@
-# The settings beside each other: a row for each setting of each arm. $d: row, arm, whether it is real, what, x, to:
+# The settings beside each other: a row per setting and arm. $d: row, arm, whether it is real, kind, x, to. Kinds:
 # a run (0), one that missed the target, with the arrow's length (1), the median's interval (2), the median (3).
 width = 370
 height = 86 + 26*rows

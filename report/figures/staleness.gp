@@ -1,4 +1,4 @@
-# How old the weights were, a histogram per worker. $d: worker, staleness, per cent of its pushes.
+# Staleness, a histogram per worker. $d: worker, staleness, per cent of its pushes.
 width = 480
 height = 250
 bar = 0.84/workers

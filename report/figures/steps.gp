@@ -1,4 +1,4 @@
-# Where a step's time goes. $d: row, from, to [ms], phase; the strip of phase 6 is the exchange that compute hides.
+# The parts of a step's time. $d: row, from, to [ms], phase; the strip of phase 6 is the exchange hidden by compute.
 width = 480
 height = 112 + 24*rows
 set xlabel 'ms per global batch'

@@ -1,5 +1,5 @@
-# One step. $d: row, from, to [ms], phase (-1: none of them; 6: exchange behind compute, a strip along the foot).
-# Rectangles, not a plot of data: their order is that of drawing, and nested spans come last.
+# One step. $d: row, from, to [ms], phase (-1: none of them; 6: exchange hidden by compute, a strip along the foot).
+# Rectangles, not a plot of data: they are drawn in the given order, nested spans last.
 width = 480
 height = 112 + 26*rows
 set xlabel sprintf('ms from the begin of step %d, seed %s', step, seed)

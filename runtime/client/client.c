@@ -1,9 +1,9 @@
 /* client.c - the client on real transport: it drives the state machine of client_step.h with messages by
- * socket and by ring (client_wire.h) and a thread that sees psd's return.
+ * socket and by ring (client_wire.h) and a thread that notices psd's return.
  *
- * From top to bottom: actions, a psd that came back, calls, waits, life. Whoever is about to wait or to send
- * looks first whether psd came back; so does the thread while the compute thread is elsewhere: others may
- * wait for what we keep. Then everything is connected anew, and the state machine replays. */
+ * From top to bottom: actions, psd's return, calls, waits, open and close. Every wait and every send first
+ * checks whether psd came back; so does the thread while the compute thread is elsewhere: others may wait for
+ * calls that we keep. Then everything is reconnected, and the state machine replays. */
 #include "runtime/client/client.h"
 
 #include <pthread.h>
@@ -19,14 +19,14 @@
 #include "runtime/client/client_wire.h"
 
 enum {
-    REST_MS = 20,  /* the thread looks so often whether psd came back */
-    BUSY_MS = 1,   /* and leaves the client to others for so long while it replays */
+    REST_MS = 20,  /* between two checks of the thread whether psd came back */
+    BUSY_MS = 1,   /* between two rounds of its replay, in which others may use the client */
     RETURN_S = 10, /* a psd that is back answers within this time, or has died again */
-    STALLED_S = 5  /* psd answers, but gets nothing onto its disk: then the oldest call is let go */
+    STALLED_S = 5  /* psd answers, but saves nothing: then the oldest call is dropped */
 };
 
 typedef struct bucket_call {
-    int pending; /* partitions that are not complete */
+    int pending; /* incomplete partitions */
     int in_slot;
 } bucket_call;
 
@@ -37,7 +37,7 @@ struct eni_client {
     eni_client_actions actions;
     eni_client_wire wire;
     bucket_call *calls; /* (buckets) */
-    bool is_mapped;     /* psd's weights lie over our ENI_SLOT_PARAM */
+    bool is_mapped;     /* psd's weights are mapped over our ENI_SLOT_PARAM */
     eni_client_counters counters;
 
     /* with `keep` */
@@ -45,7 +45,7 @@ struct eni_client {
     bool has_warned;
     en_status failure; /* of the thread, for the next call */
     pthread_t thread;
-    pthread_mutex_t lock; /* held by whoever uses anything above */
+    pthread_mutex_t lock; /* protects everything above */
     pthread_cond_t stop;
     bool is_stopping, has_thread;
 };
@@ -60,7 +60,7 @@ static void leave(const eni_client *client)
     if (client->has_thread) pthread_mutex_unlock((pthread_mutex_t *)&client->lock);
 }
 
-/* Where a partition lies in a vector of the arena. */
+/* The address of a partition in a vector of the arena. */
 static float *address_of(const eni_client *client, int slot, uint32_t bucket,
                          const eni_client_partition *partition)
 {
@@ -70,8 +70,8 @@ static float *address_of(const eni_client *client, int slot, uint32_t bucket,
 
 /* ---- messages out ---- */
 
-/* A call as it is made goes through the arena if psd has it. What is replayed travels as a message: its
- * answer may come when nobody waits for it. */
+/* A new call goes through the arena if psd has it. A replayed one travels as a message: its answer may come
+ * when nobody waits for it. */
 static en_status send_action(eni_client *client, eni_client_action *action)
 {
     eni_header *header = &action->header;
@@ -89,7 +89,7 @@ static en_status send_action(eni_client *client, eni_client_action *action)
 
 /* ---- messages in ---- */
 
-/* Puts an answer's weights where the call wants them, unless they are there. */
+/* Copies an answer's weights to where the call wants them, unless they are there already. */
 static en_status take_vector(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
@@ -100,18 +100,19 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
     const bool is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
                was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
     if (h->bytes != c->count * sizeof(float))
-        return eni_fail(
-            EN_EPROTO, "client", "shard %u of psd sent %llu bytes of bucket %u, its part has %llu", h->shard,
-            (unsigned long long)h->bytes, h->bucket, (unsigned long long)(c->count * sizeof(float)));
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd sent %llu bytes of bucket %u, expected %llu",
+                        h->shard, (unsigned long long)h->bytes, h->bucket,
+                        (unsigned long long)(c->count * sizeof(float)));
     if (is_in_arena && (!client->wire.is_shared || (!was_left_there && h->slot != into)))
         return eni_fail(EN_EPROTO, "client",
-                        "shard %u of psd answered through shared memory that it was not given", h->shard);
+                        "shard %u of psd answered through shared memory that this rank did not pass to it",
+                        h->shard);
     if (is_read_there != was_left_there)
         return eni_fail(EN_EPROTO, "client", "shard %u of psd %s", h->shard,
                         was_left_there
-                            ? "says that this rank reads its weights in place, which it does not"
+                            ? "left its weights in place, but this rank has not mapped them"
                             : "sent a copy of weights that this rank reads in place: with EN_ROUNDS "
-                              "on_pull answers EN_REPLY_WEIGHTS or EN_HOLD");
+                              "on_pull must answer EN_REPLY_WEIGHTS or EN_HOLD");
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
         memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
@@ -123,11 +124,10 @@ static en_status complete(eni_client *client, const eni_packet *answer)
 {
     const eni_header *h = &answer->header;
     if (answer->is_damaged)
-        return eni_fail(
-            EN_EPROTO, "client",
-            "the weights of bucket %u from shard %u were damaged on their way (checksum): memory, "
-            "network card or cable",
-            h->bucket, h->shard);
+        return eni_fail(EN_EPROTO, "client",
+                        "the weights of bucket %u from shard %u were damaged in transit (checksum): check "
+                        "memory, network card and cable",
+                        h->bucket, h->shard);
     if (h->bytes > 0) EN_TRY(take_vector(client, answer));
     client->calls[h->bucket].pending--;
     return EN_OK;
@@ -157,7 +157,7 @@ static en_status step(eni_client *client, const eni_client_event *event, const e
     return EN_OK;
 }
 
-/* Takes what has arrived. */
+/* Handles the answers that have arrived. */
 static en_status take(eni_client *client)
 {
     eni_packet packet;
@@ -170,7 +170,7 @@ static en_status take(eni_client *client)
     return st == EN_ETIMEOUT ? EN_OK : st;
 }
 
-/* Every shard is there: replays begin, if this psd is not the first. */
+/* All shards are connected: replays begin, unless this psd is the first. */
 static en_status tell_state(eni_client *client)
 {
     for (int k = 0; k < client->shards; k++)
@@ -204,13 +204,13 @@ static en_status unmap_weights(eni_client *client)
     client->wire.wants_weights = false;
     if (!client->is_mapped) return EN_OK;
     client->is_mapped = false;
-    eni_info("client", "psd came back: from now on its weights are copied here");
+    eni_info("client", "psd came back: its weights are copied here from now on");
     return eni_arena_uncover(client->config.arena, ENI_SLOT_PARAM);
 }
 
 /* ---- a psd that came back ---- */
 
-/* It may have died again while we connected: then it comes back again. */
+/* psd may have died again while we connected: waits for its next return. */
 static en_status await_another(eni_client *client, en_status status, int64_t deadline_ns)
 {
     while (!eni_client_wire_is_outdated(&client->wire)) {
@@ -231,7 +231,7 @@ static en_status reconnect_once(eni_client *client)
     EN_TRY(unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &psd));
     if (psd->shards != client->shards)
-        return eni_fail(EN_EPROTO, "client", "psd came back with %d shard%s, it had %d", psd->shards,
+        return eni_fail(EN_EPROTO, "client", "psd came back with %d shard%s, but had %d before", psd->shards,
                         psd->shards == 1 ? "" : "s", client->shards);
     const en_status st = eni_client_wire_connect(&client->wire, psd, deadline);
     if (st != EN_OK) return await_another(client, st, deadline);
@@ -262,7 +262,7 @@ static en_status look_after(eni_client *client)
     return client->state.replaying > 0 ? wait_more(client) : EN_OK;
 }
 
-/* Sees psd's return while the compute thread is elsewhere. */
+/* Notices psd's return while the compute thread is elsewhere. */
 static void *run_thread(void *user)
 {
     eni_client *client = user;
@@ -306,9 +306,9 @@ static void stop_thread(eni_client *client)
     pthread_mutex_destroy(&client->lock);
 }
 
-/* ---- joining late ---- */
+/* ---- joining a run in progress ---- */
 
-/* A psd that goes away and comes back meanwhile hears it when we find it again. */
+/* A psd that dies and comes back meanwhile learns of it when we reconnect. */
 static en_status join(eni_client *client, int64_t deadline_ns)
 {
     uint64_t clock = 0;
@@ -338,7 +338,7 @@ static void warn_of_loss(eni_client *client)
     if (!client->has_warned)
         eni_warn("client",
                  "psd has not saved its state for so long that calls since then are no longer kept: if it is "
-                 "lost now it cannot come back; see whether its disk (--state) has room");
+                 "lost now it cannot come back; check the space on its disk (--state)");
     client->has_warned = true;
 }
 
@@ -440,10 +440,11 @@ static en_status finish(eni_client *client)
         EN_TRY(wait_more(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
         if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_fail(EN_ETIMEOUT, "client",
-                            "only %d of %d shards of psd said goodbye within 60 s: is its host busy, or its "
-                            "network down?",
-                            goodbyes(client), client->shards);
+            return eni_fail(
+                EN_ETIMEOUT, "client",
+                "only %d of %d shards of psd said goodbye within 60 s: check the load of its host and "
+                "the network",
+                goodbyes(client), client->shards);
     }
     return EN_OK;
 }
@@ -456,7 +457,7 @@ en_status eni_client_finished(eni_client *client)
     return st;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void lay_out_partitions(eni_client *client)
 {
@@ -515,7 +516,7 @@ void eni_client_close(eni_client *client)
     eni_free(client);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out)
 {
@@ -571,7 +572,7 @@ bool eni_client_is_shared(const eni_client *client)
     return client->wire.is_shared;
 }
 
-/* ---- where the shards are ---- */
+/* ---- the shards' addresses ---- */
 
 static const char *find_text(const eni_peer *psd, const char *what, int number)
 {
@@ -598,12 +599,12 @@ en_status eni_endpoints_find(const eni_peer *psd, uint32_t epoch, const char *ho
                                      .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};
     if (endpoints_out->shards == 0 || servers == 0)
         return eni_fail(EN_EPROTO, "endpoints",
-                        "the leader at %s is no psd: give the address that psd prints", psd->host);
+                        "the leader at %s is not a psd: use the address that psd prints", psd->host);
     for (int k = 0; k < endpoints_out->shards; k++) {
         endpoints_out->tcp[k] = find_text(psd, "shard", k);
         if (endpoints_out->tcp[k] != NULL) continue;
         return eni_fail(EN_EPROTO, "endpoints",
-                        "psd did not say where its shard %d listens: is it of this version?", k);
+                        "psd announced no address for its shard %d: check that it runs the same version", k);
     }
     for (int s = 0; s < endpoints_out->servers; s++) {
         const char *at = find_text(psd, "host-id", s);

@@ -1,6 +1,6 @@
 /* client_step.c - the client's state machine (client_step.h): calls and answers of one partition, its
- * retransmit queue, replays to a shard that came back, the end. Nothing here blocks, reads a clock or logs
- * but for what is wrong. */
+ * retransmit queue, replays to a shard that came back, the end. Nothing here blocks, reads a clock or logs,
+ * except errors. */
 #include "runtime/client/client_step.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static en_status send(const eni_client_state *state, eni_client_actions *actions
     return EN_OK;
 }
 
-/* Its base_version was given by an incarnation that may have known more than this one. */
+/* Flags a base_version from an incarnation that may have known more than this one. */
 static uint32_t replay_flag(const eni_client_state *state, int shard, uint32_t base_epoch)
 {
     return base_epoch == state->shards[shard].epoch ? 0 : ENI_FLAG_REPLAY;
@@ -184,12 +184,12 @@ static en_status on_call(eni_client_state *state, const eni_client_event *event,
     c->is_snapshot = header.type == ENI_MSG_SNAPSHOT;
     c->is_aside = event->is_aside;
     c->in_flight = true;
-    if (c->replay != NULL) return EN_OK; /* goes out when its turn comes */
+    if (c->replay != NULL) return EN_OK; /* sent when its turn comes */
     header.flags |= replay_flag(state, event->shard, c->base_epoch);
     return send(state, actions, &header, event->payload, true, false);
 }
 
-/* The answer is a REPLY with seq 0, and the shard sees to it that the partition soon is durable. */
+/* The answer is a REPLY with seq 0, and the shard makes the partition durable soon. */
 static en_status on_ask(eni_client_state *state, const eni_client_event *event, eni_client_actions *actions)
 {
     eni_client_partition *c = eni_client_partition_at(state, event->bucket, event->shard);
@@ -215,7 +215,7 @@ static en_status on_keep(eni_client_state *state, const eni_client_event *event,
         eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
         header.kind = event->message->kind;
         header.step = event->message->step;
-        /* By the way of calls, or they could overtake it. */
+        /* like a call, or calls could overtake it */
         EN_TRY(send(state, actions, &header, NULL, true, false));
     }
     return EN_OK;
@@ -228,7 +228,7 @@ static en_status recovered(eni_client_actions *actions)
     return act(actions, ENI_CLIENT_RECOVERED, 0, 0) == NULL ? EN_ENOMEM : EN_OK;
 }
 
-/* What a partition replays next, or what waits for the end of that. */
+/* Sends what a partition replays next, or the snapshot that waited for the last replay. */
 static en_status send_next(const eni_client_state *state, eni_client_actions *actions,
                            const eni_client_partition *c)
 {
@@ -236,7 +236,7 @@ static en_status send_next(const eni_client_state *state, eni_client_actions *ac
     return c->snapshot.type == 0 ? EN_OK : send(state, actions, &c->snapshot, NULL, false, false);
 }
 
-/* The answer to what a partition replays is there: on to what it kept after that. */
+/* A replayed call is answered: continues with the next one kept. */
 static en_status replay_next(eni_client_state *state, eni_client_partition *c, const eni_header *answer,
                              eni_client_actions *actions)
 {
@@ -301,14 +301,14 @@ static eni_client_partition *partition_of(const eni_client_state *state, const e
     return eni_client_partition_at(state, h->bucket, (int)h->shard);
 }
 
-/* The seq that a partition waits for; UINT64_MAX: for none. */
+/* The seq that a partition waits for; UINT64_MAX: none. */
 static uint64_t awaited_by(const eni_client_partition *c)
 {
     if (c->replay != NULL) return c->replay->header.seq;
     return c->in_flight ? c->awaited : UINT64_MAX;
 }
 
-/* A refusal without a seq is of the connection, or of what is no call. */
+/* A refusal without a seq concerns the connection, or a message that is not a call. */
 static en_status on_refused(const eni_client_state *state, const eni_header *h, eni_client_actions *actions)
 {
     eni_client_partition *c = partition_of(state, h);
@@ -344,7 +344,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
 {
     eni_client_partition *c = partition_of(state, h);
     if (c == NULL)
-        return eni_fail(EN_EPROTO, "client", "shard %u of psd answered for bucket %u, and there are %u",
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd answered for bucket %u, but there are only %u",
                         h->shard, h->bucket, state->nbuckets);
     if (h->epoch != state->shards[h->shard].epoch) return EN_OK; /* of the previous incarnation */
     const bool is_awaited = c->in_flight && h->seq == c->awaited;
@@ -366,7 +366,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
 static en_status on_goodbye(eni_client_state *state, const eni_header *h)
 {
     if (!is_known(state, h->shard))
-        return eni_fail(EN_EPROTO, "client", "shard %u of psd said goodbye, and it has %d", h->shard,
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd said goodbye, but psd has only %d", h->shard,
                         state->nshards);
     eni_client_shard *s = &state->shards[h->shard];
     if (h->epoch != s->epoch) return EN_OK;
@@ -396,7 +396,8 @@ en_status eni_client_step(eni_client_state *state, const eni_client_event *event
     case ENI_MSG_REFUSED: return on_refused(state, event->message, actions);
     case ENI_MSG_GOODBYE: return on_goodbye(state, event->message);
     default:
-        eni_error("client", "psd sent a message of type %u, which only workers send", event->message->type);
+        eni_error("client", "unexpected message of type %u from psd: only workers send it",
+                  event->message->type);
         return EN_EPROTO;
     }
 }

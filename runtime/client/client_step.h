@@ -1,8 +1,8 @@
 /* client_step.h - a client of the parameter server as a pure function: step(state, event) -> actions.
  *
- * It has no socket, no clock and no thread: what it may know comes with the event, what it wants done goes
- * out as an action. So the same code runs on sockets and shared memory (client.c) and in virtual time with
- * messages that are lost, doubled and delayed and with stores that die (runtime/sim/faults).
+ * It has no socket, no clock and no thread: all input comes with the event, all output is actions. So the
+ * same code runs on sockets and shared memory (client.c) and in virtual time with messages that are lost,
+ * doubled and delayed and with stores that die (runtime/sim/faults).
  *
  *     CALL, FINISH     ->  +-----------------------------------+  ->  SEND       this message to that shard
  *     ANSWER           ->  | partition: seq, version, durable, |  ->  COMPLETE   this call has its answer
@@ -10,21 +10,20 @@
  *     OVERDUE, ASK     ->  | shard: epoch, replays, goodbye    |  ->  RECOVERED  nothing is left to replay
  *                          +-----------------------------------+
  *
- * A partition (bucket x shard) has at most one call in flight. The n-th CALL on it has seq n; an answer is
- * that of the call in flight if its epoch and seq say so, and nothing otherwise: late and doubled answers are
- * dropped.
+ * A partition (bucket x shard) has at most one call in flight. The n-th CALL on it has seq n; an answer
+ * belongs to the call in flight if its epoch and seq match; late and duplicate answers are dropped.
  *
- * With `keep` every CALL and INIT is copied into the partition's retransmit queue, until the shard says in an
- * answer that it is on its disk (`stable`). A shard that comes back has a new epoch: its partitions replay
- * what they kept, each after the answer to the one before; the shard knows by seq what is new to it. A new
- * call joins the queue. If the last one replayed is the call in flight, its answer is that call's answer.
+ * With `keep` every CALL and INIT is copied into the partition's retransmit queue, until the shard reports in
+ * an answer that it is on its disk (`stable`). A shard that comes back has a new epoch: its partitions replay
+ * what they kept, each after the answer to the one before; the shard recognises by seq which are new to it. A
+ * new call joins the queue. If the last one replayed is the call in flight, its answer is that call's answer.
  *
  *     queue:   #7 -> #8 -> #9 -> #10      durable up to 6 when the shard died
  *                    ^replay      ^last, in flight
  *
- * The last durable call stays in the queue and is replayed first: the state may have it in a round that is
- * yet to be made up, and what follows must not get into that round (store_save.h). The idea is upstream
- * backup (Hwang'05): what a consumer has not secured, its producers keep. */
+ * The last durable call stays in the queue and is replayed first: the saved state may have it in a round that
+ * must be repeated, and later calls must not get into that round (store_save.h). This is upstream backup
+ * (Hwang'05): producers keep what a consumer has not secured. */
 #ifndef CLIENT_CLIENT_STEP_H
 #define CLIENT_CLIENT_STEP_H
 
@@ -32,7 +31,7 @@
 
 #include "runtime/net/wire.h"
 
-/* ---- state: read by all, written by eni_client_step only ------------------------------------------- */
+/* ---- state: read by all, written by eni_client_step only ----------------------------------------------- */
 
 /* A call that a shard may not have on its disk, with its payload. Reused within its partition. */
 typedef struct eni_client_kept {
@@ -40,14 +39,14 @@ typedef struct eni_client_kept {
     uint64_t order;      /* 1, 2, .. in its partition: INIT has no seq */
     uint32_t base_epoch; /* of the incarnation that gave base_version */
     eni_header header;
-    float *data; /* (count) its own; NULL: none was ever needed */
+    float *data; /* (count) owned; NULL: never needed */
 } eni_client_kept;
 
 typedef struct eni_client_partition {
-    /* Elements, relative to the bucket: whoever makes the shard known sets them; count 0: empty. */
+    /* Elements, relative to the bucket, set by the caller that makes the shard known; count 0: empty. */
     uint64_t lo, count;
     uint64_t seq;        /* of the last call */
-    uint64_t awaited;    /* the seq that the answer must carry; 0 for what is no call */
+    uint64_t awaited;    /* the seq that the answer must carry; 0 for anything but a call */
     uint64_t version;    /* of the last answer: what the next gradient is computed on */
     uint32_t base_epoch; /* of the incarnation that gave `version` */
     uint64_t behind;     /* staleness of the last push that was answered */
@@ -62,12 +61,12 @@ typedef struct eni_client_partition {
     uint64_t durable;        /* calls up to this seq are on the shard's disk */
     eni_client_kept *replay; /* its answer is awaited; those after it are not sent yet */
     eni_header snapshot;     /* in flight, or waits for the end of the replay; type 0: none */
-    bool is_asking;          /* how far it is durable */
+    bool is_asking;          /* for the seq up to which it is durable */
 } eni_client_partition;
 
 typedef enum eni_client_goodbye {
     ENI_CLIENT_NO_GOODBYE,
-    ENI_CLIENT_GOODBYE,        /* the shard has heard that no more calls come */
+    ENI_CLIENT_GOODBYE,        /* the shard knows that no more calls come */
     ENI_CLIENT_GOODBYE_DURABLE /* and has all of them on its disk */
 } eni_client_goodbye;
 
@@ -88,7 +87,7 @@ typedef struct eni_client_state {
     eni_client_shard *shards; /* (nshards) */
 } eni_client_state;
 
-/* Of a shard that is known. */
+/* Only of a known shard. */
 static inline eni_client_partition *eni_client_partition_at(const eni_client_state *state, uint32_t bucket,
                                                             int shard)
 {
@@ -101,22 +100,27 @@ en_status eni_client_state_init(eni_client_state *state, uint32_t nbuckets, int 
 /* Safe on zeroed memory. */
 void eni_client_state_fini(eni_client_state *state);
 
-/* ---- events ----------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_event_type {
-    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples, covered, step; there is
-     * room (eni_client_has_room), and no call in flight */
+    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT has kind, what, nsamples, covered, step;
+     * there is room (eni_client_has_room), and no call in flight */
     ENI_CLIENT_CALL = 1,
-    ENI_CLIENT_ANSWER,   /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
-    ENI_CLIENT_RETURNED, /* (shard): an incarnation of it with this `epoch` is there, the first, which makes
-                            it known, or another one; what was under way is lost */
-    ENI_CLIENT_OVERDUE,  /* (bucket, shard): the answer should be here: what is awaited is sent again. Bucket
-                            ENI_CLIENT_ALL: the same of FINISHED. For transports that lose messages; needs
-                            `keep` */
-    ENI_CLIENT_ASK,      /* (bucket, shard): no room: asks how far the partition is durable */
-    ENI_CLIENT_KEEP,  /* `message` says kind and step: to every shard, not answered. While one is behind with
-                            replays to none: it would keep the past */
-    ENI_CLIENT_FINISH /* no more calls come: FINISHED goes to every shard, once it has what is replayed */
+    /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
+    ENI_CLIENT_ANSWER,
+    /* (shard): its incarnation with this `epoch` is there; the first one makes it known, another one has lost
+     * all messages under way */
+    ENI_CLIENT_RETURNED,
+    /* (bucket, shard): the answer is late: resends the awaited message. Bucket ENI_CLIENT_ALL: FINISHED. For
+     * transports that lose messages; needs `keep` */
+    ENI_CLIENT_OVERDUE,
+    /* (bucket, shard): no room: asks how far the partition is durable */
+    ENI_CLIENT_ASK,
+    /* `message` has kind and step: sent to every shard, not answered. Sent to none while one is behind with
+     * replays, because it would keep old weights */
+    ENI_CLIENT_KEEP,
+    /* no more calls come: FINISHED goes to every shard, after its replays */
+    ENI_CLIENT_FINISH
 } eni_client_event_type;
 
 #define ENI_CLIENT_ALL UINT32_MAX
@@ -127,17 +131,16 @@ typedef struct eni_client_event {
     int shard;
     uint32_t epoch;
     const eni_header *message;
-    float *payload; /* CALL: (the partition's count) or NULL. Copied if it is kept; else it must stay until
-                       COMPLETE */
+    float *payload; /* CALL: (the partition's count) or NULL. Copied if kept; else valid until COMPLETE */
     bool is_aside;  /* CALL: a look at the store's weights, on which no gradient will be computed */
 } eni_client_event;
 
-/* ---- actions ---------------------------------------------------------------------------------------- */
+/* ---- actions ------------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_action_type {
     ENI_CLIENT_SEND = 1,
     ENI_CLIENT_COMPLETE, /* by the ANSWER of this step: its vector is the call's */
-    ENI_CLIENT_REFUSED, /* `message` of this step says why. is_call: it was the call in flight, which is over */
+    ENI_CLIENT_REFUSED,  /* `message` says why. is_call: it refuses the call in flight, which is over */
     ENI_CLIENT_RECOVERED
 } eni_client_action_type;
 
@@ -146,8 +149,8 @@ typedef struct eni_client_action {
     uint32_t bucket;
     int shard;
     bool is_call;
-    bool is_first;     /* SEND: what the CALL of this step brought: `payload` is the caller's memory */
-    bool is_replay;    /* SEND: what was kept */
+    bool is_first;     /* SEND: the call of this step: `payload` is the caller's memory */
+    bool is_replay;    /* SEND: a kept call */
     float *payload;    /* SEND: (header.count), valid until the next step; NULL: none */
     eni_header header; /* SEND: complete but for deliver_ns and what shared memory adds */
 } eni_client_action;
@@ -160,23 +163,23 @@ typedef struct eni_client_actions {
 
 void eni_client_actions_fini(eni_client_actions *actions);
 
-/* ---- calls ------------------------------------------------------------------------------------------ */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
-/* Takes in one event. Overwrites the list with what is to be done, in order. EN_EPROTO (logged): an answer
- * that makes no sense; EN_EBUG (logged): a second call on a partition; EN_ENOMEM. */
+/* Takes in one event. Overwrites the list with the actions to take, in order. EN_EPROTO (logged): an invalid
+ * answer; EN_EBUG (logged): a second call on a partition; EN_ENOMEM. */
 en_status eni_client_step(eni_client_state *state, const eni_client_event *event,
                           eni_client_actions *actions);
 
 /* Whether one more call of this type can be kept. */
 bool eni_client_has_room(const eni_client_state *state, const eni_client_partition *partition, uint32_t type);
 
-/* Lets go of a partition's oldest call, whose shard gets nothing onto its disk. */
+/* Drops a partition's oldest call, because its shard saves nothing. */
 void eni_client_drop_first(eni_client_partition *partition);
 
-/* What the store said in its last answers on a bucket. */
+/* The store's last answers on a bucket. */
 typedef struct eni_client_answer {
     uint64_t version; /* the least over its partitions */
-    double staleness; /* versions between the weights that the last push was computed on and those it met: the
+    double staleness; /* versions between the weights the last push was computed on and those it met: the
                          mean over the partitions. 0 before the first push */
 } eni_client_answer;
 eni_client_answer eni_client_state_answered(const eni_client_state *state, uint32_t bucket);

@@ -10,7 +10,7 @@
 #include "core/try.h"
 #include "runtime/net/fdpass.h"
 
-enum { SLICE_NS = 20000000 /* how long a wait goes without looking whether the peers live */ };
+enum { SLICE_NS = 20000000 /* of a wait, between two checks of the peers' liveness */ };
 
 en_status eni_client_wire_alive(const eni_client_wire *t)
 {
@@ -76,11 +76,11 @@ static en_status next_of_ring(eni_client_wire *t, uint32_t shard, eni_packet *pa
     *packet_out = (eni_packet){.source = -1};
     EN_TRY(eni_shm_ring_poll(t->ring, shard, &packet_out->header));
     if (packet_out->header.bytes == 0 || packet_out->header.flags & ENI_FLAG_SHM) return EN_OK;
-    return eni_fail(EN_EPROTO, "client",
-                    "shard %u of psd answered through shared memory and did not say where", shard);
+    return eni_fail(EN_EPROTO, "client", "shard %u of psd answered through shared memory without a slot",
+                    shard);
 }
 
-/* What is usable later is put aside. */
+/* Answers that are usable later are put aside. */
 static en_status next_of_socket(eni_client_wire *t, int shard, eni_packet *packet_out)
 {
     for (;;) {
@@ -110,8 +110,8 @@ static en_status next_delayed(eni_client_wire *t, eni_packet *packet_out)
     return EN_ETIMEOUT;
 }
 
-/* A round: the ring of every shard, then every socket, then what was put aside. A look at a socket is a
- * system call: not while the ring is all that we wait for. */
+/* A round: the ring of every shard, then every socket, then the answers put aside. Reading a socket is a
+ * system call, so sockets are skipped while only rings are awaited. */
 static en_status next_of_round(eni_client_wire *t, eni_packet *packet_out)
 {
     const int n = t->shards;
@@ -165,7 +165,7 @@ en_status eni_client_wire_wait(eni_client_wire *t)
 
 /* ---- connections ---- */
 
-/* What psd gave in return. The descriptors become ours. */
+/* Takes psd's descriptors in return, which become ours. */
 static en_status take_gifts(eni_client_wire *t, const eni_arena_answer *answer, const int *fds, size_t nfds)
 {
     const uint32_t shards = (uint32_t)t->shards;
@@ -175,7 +175,7 @@ static en_status take_gifts(eni_client_wire *t, const eni_arena_answer *answer, 
         for (; at < nfds; at++)
             close(fds[at]);
         return eni_fail(EN_EPROTO, "client",
-                        "psd passed %zu descriptors to this rank, and named %u doorbells", nfds,
+                        "psd passed %zu descriptors to this rank, but named %u doorbells", nfds,
                         answer->ndoorbells);
     }
     if (answer->has_weights && t->weights_fd < 0 && t->wants_weights)
@@ -187,7 +187,7 @@ static en_status take_gifts(eni_client_wire *t, const eni_arena_answer *answer, 
     return EN_OK;
 }
 
-/* Hands the arena and the ring to one server; afterwards payloads to it need no socket. */
+/* Passes the arena and the ring to one server; afterwards payloads to it need no socket. */
 static en_status share_arena(eni_client_wire *t, const char *socket, int64_t deadline_ns)
 {
     const eni_client_config *config = t->config;
@@ -229,7 +229,7 @@ static en_status say_hello(eni_client_wire *t, int shard)
     return eni_client_wire_send(t, shard, &header, NULL, false);
 }
 
-/* Nobody has asked anything yet: an answer is WELCOME, or no. */
+/* No call is under way yet: an answer is WELCOME or a refusal. */
 static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
 {
     eni_packet packet;
@@ -245,7 +245,7 @@ static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
         if (eni_now_ns() > deadline_ns)
             return eni_fail(
                 EN_ETIMEOUT, "client",
-                "only %d of %d shards of psd answered in time: is its host busy, or its network down?",
+                "only %d of %d shards of psd answered in time: check the load of its host and the network",
                 t->greeted, t->shards);
     }
     return EN_OK;
@@ -323,8 +323,8 @@ en_status eni_client_wire_init(eni_client_wire *t, const eni_client_config *conf
                                                                                               : EN_ENOMEM;
 }
 
-/* ZeroMQ may read what was lent a little longer, and then counts it back. If a peer that takes nothing keeps
- * it beyond the sockets' linger, the count outlives us: it is left behind, not freed under it. */
+/* ZeroMQ may read payloads a little longer, and then counts them back. If a peer that takes nothing holds one
+ * beyond the sockets' linger, the counter outlives us: it is leaked rather than freed under ZeroMQ. */
 void eni_client_wire_fini(eni_client_wire *t)
 {
     const int64_t deadline = eni_now_ns() + 3 * ENI_SECOND;

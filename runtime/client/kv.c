@@ -1,7 +1,7 @@
-/* kv.c - the key-value library (entrain/client.h): a program of another kind as a rank of a psd's run.
+/* kv.c - the key-value library (entrain/client.h): makes a program other than the worker a rank of psd's run.
  *
  * From top to bottom: named tensors as one flat vector and its buckets; open: options, token, JOIN, shards,
- * the same start; close; pull, push, wait.
+ * equal weights; close; pull, push, wait.
  *
  * Every tensor is one bucket or, above PIECE elements, several: so a call on a tensor is a call on its
  * buckets, and calls on two tensors never wait for each other. A pull is a snapshot, past the strategy and
@@ -33,7 +33,7 @@
 #include "runtime/spec/strategies.h"
 
 enum {
-    PUSH = 1,        /* the message's kind; strategies/ps.c knows one */
+    PUSH = 1,        /* the message's kind, the only one in strategies/ps.c */
     PIECE = 1 << 20, /* elements: 4 MiB */
     NAME_MAX_BYTES = 200,
     TOKEN_POLL_MS = 20
@@ -50,7 +50,7 @@ typedef struct eni_kv_tensor {
     uint64_t offset, count; /* elements of the flat vector */
     uint32_t first_bucket, nbuckets;
     eni_kv_call call; /* in progress */
-    uint64_t version; /* of what is in param: the least over its partitions */
+    uint64_t version; /* of the contents of param: the least over its partitions */
 } eni_kv_tensor;
 
 struct en_client {
@@ -72,12 +72,12 @@ struct en_client {
 
     /* calls */
     atomic_bool is_finished;
-    _Atomic en_status failed; /* of the first call that could not be mended; EN_OK: none */
+    _Atomic en_status failed; /* of the first call that failed for good; EN_OK: none */
     uint64_t pushes, pulls;
     double staleness_sum, staleness_max;
 };
 
-/* EN_OK, EN_EINTR, or what the control connection says; an eni_client_config.alive. */
+/* EN_OK, EN_EINTR, or the status of the control connection; an eni_client_config.alive. */
 static en_status alive(void *user)
 {
     const en_client *client = user;
@@ -108,16 +108,15 @@ static uint64_t count_of(const en_client_tensor *tensor)
 static en_status check_name(const en_client *client, uint32_t i, const char *name)
 {
     if (name == NULL || name[0] == 0 || strnlen(name, NAME_MAX_BYTES + 1) > NAME_MAX_BYTES)
-        return eni_fail(EN_EINVAL, "kv", "tensor %u has no name, or one of more than %d bytes", i,
+        return eni_fail(EN_EINVAL, "kv", "invalid name of tensor %u: expected 1 to %d bytes", i,
                         NAME_MAX_BYTES);
     if (!eni_is_text(name))
-        return eni_fail(
-            EN_EINVAL, "kv",
-            "the name of tensor %u, \"%s\", has a control character, or is not UTF-8: give it another", i,
-            name);
+        return eni_fail(EN_EINVAL, "kv",
+                        "invalid name of tensor %u, \"%s\": expected UTF-8 without control characters", i,
+                        name);
     for (uint32_t k = 0; k < i; k++)
         if (strcmp(client->tensors[k].name, name) == 0)
-            return eni_fail(EN_EINVAL, "kv", "tensors %u and %u are both called %s", k, i, name);
+            return eni_fail(EN_EINVAL, "kv", "tensors %u and %u are both named %s", k, i, name);
     return EN_OK;
 }
 
@@ -129,8 +128,7 @@ static en_status lay_out(en_client *client, const en_client_options *options)
         eni_kv_tensor *tensor = &client->tensors[i];
         EN_TRY(check_name(client, i, declared->name));
         if (declared->reserved != 0)
-            return eni_fail(EN_EINVAL, "kv",
-                            "tensor %s: reserved is %u, and must be 0: set the struct to zero first",
+            return eni_fail(EN_EINVAL, "kv", "tensor %s: reserved is %u, expected 0: zero the struct first",
                             declared->name, declared->reserved);
         tensor->name = eni_strdup(declared->name);
         if (tensor->name == NULL) return EN_ENOMEM;
@@ -163,12 +161,12 @@ static void cut(en_client *client)
 static en_status make_schema(en_client *client, const en_client_options *options)
 {
     if (options->tensors == NULL || options->ntensors < 1 || options->ntensors > EN_CLIENT_TENSORS)
-        return eni_fail(EN_EINVAL, "kv", "%u tensors: declare 1 to %d", options->ntensors, EN_CLIENT_TENSORS);
+        return eni_fail(EN_EINVAL, "kv", "invalid number of tensors, %u: declare 1 to %d", options->ntensors,
+                        EN_CLIENT_TENSORS);
     if (options->tensors->size < sizeof(en_client_tensor))
-        return eni_fail(
-            EN_EINVAL, "kv",
-            "the first tensor says that it has %u bytes: set size to sizeof(en_client_tensor), %zu",
-            options->tensors->size, sizeof(en_client_tensor));
+        return eni_fail(EN_EINVAL, "kv",
+                        "the first tensor has size %u: set size to sizeof(en_client_tensor), %zu",
+                        options->tensors->size, sizeof(en_client_tensor));
     client->tensors = eni_alloc_array(options->ntensors, sizeof *client->tensors);
     if (client->tensors == NULL) return EN_ENOMEM;
     client->ntensors = options->ntensors;
@@ -223,29 +221,29 @@ static en_status check_options(const en_client_options *o)
         return invalid("rank and world_size", "ranks are 0 to world_size - 1");
     if (!(o->lr > 0) || !isfinite(o->lr)) return invalid("lr", "give a learning rate above 0");
     if (!is_at_least(o->momentum, 0) || !is_at_least(o->weight_decay, 0))
-        return invalid("momentum and weight_decay", "0 or more");
+        return invalid("momentum and weight_decay", "expected 0 or more");
     if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1) || !is_at_least(o->eps, 0))
-        return invalid("beta1, beta2 and eps", "betas from 0 to below 1, eps 0 or more; 0 is the default");
+        return invalid("beta1, beta2 and eps",
+                       "expected betas from 0 to below 1, eps 0 or more; 0 is the default");
     if (!is_at_least(o->join_timeout, 0) || !is_at_least(o->peer_timeout, 0) ||
         o->join_timeout > LONGEST_TIMEOUT_S || o->peer_timeout > LONGEST_TIMEOUT_S)
-        return invalid("join_timeout and peer_timeout", "seconds, at most a day");
-    if (o->interrupt_fd < 0) return invalid("interrupt_fd", "a descriptor, or 0 for none");
+        return invalid("join_timeout and peer_timeout", "expected seconds, at most a day");
+    if (o->interrupt_fd < 0) return invalid("interrupt_fd", "expected a descriptor, or 0 for none");
     if (o->flags & ~(uint32_t)(EN_CLIENT_NESTEROV | EN_CLIENT_TCP))
-        return invalid("flags", "one is not known; EN_CLIENT_NESTEROV and EN_CLIENT_TCP are");
+        return invalid("flags", "unknown flag; expected EN_CLIENT_NESTEROV or EN_CLIENT_TCP");
     return EN_OK;
 }
 
-/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left. */
+/* A caller's header may be older or newer than ours: missing fields are 0, unknown ones are ignored. */
 #define FIRST_SIZE offsetof(en_client_options, beta1) /* of the first header with this abi */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
     if (given == NULL) return invalid("no options", "give en_client_open an en_client_options");
     if (given->abi != EN_CLIENT_ABI || given->size < FIRST_SIZE)
-        return eni_fail(
-            EN_EVERSION, "kv",
-            "options of abi %u and %u bytes: this library takes abi %u and at least %zu bytes; set both, "
-            "and build against its header",
-            given->abi, given->size, EN_CLIENT_ABI, FIRST_SIZE);
+        return eni_fail(EN_EVERSION, "kv",
+                        "unsupported options of abi %u and %u bytes: this library expects abi %u and at "
+                        "least %zu bytes; set both, and build against its header",
+                        given->abi, given->size, EN_CLIENT_ABI, FIRST_SIZE);
     *o = (en_client_options){0};
     memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
     if (o->log != NULL) eni_log_set_sink(o->log, o->log_user);
@@ -264,7 +262,8 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
     int kind = 0;
     while (kind < ENI_SCHEDULES && strcmp(eni_schedule_names[kind], o->lr_schedule) != 0)
         kind++;
-    if (kind == ENI_SCHEDULES) return invalid("lr_schedule", "constant, step, cosine, multistep or linear");
+    if (kind == ENI_SCHEDULES)
+        return invalid("lr_schedule", "expected constant, step, cosine, multistep or linear");
     if (kind == ENI_LR_STEP && (o->lr_step == 0 || !is_at_least(o->lr_gamma, 0)))
         return invalid("lr_schedule step", "give lr_step (samples) and lr_gamma");
     if ((kind == ENI_LR_COSINE || kind == ENI_LR_LINEAR) && o->total_samples == 0)
@@ -284,7 +283,7 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
     return EN_OK;
 }
 
-/* What all ranks, and psd, must have alike. */
+/* The settings that must be equal on all ranks and psd. */
 static en_status agree(const en_client *client, const en_client_options *o, eni_run_spec *spec)
 {
     char strategy[ENI_PLUGIN_WORD_MAX];
@@ -299,19 +298,19 @@ static en_status agree(const en_client *client, const en_client_options *o, eni_
                                      .sum_order = ENI_SUM_RANK,
                                      .elements = client->elements,
                                      .buckets = &client->buckets};
-    if (attributes.optimizer == NULL)
-        return invalid("optimizer", "there is none of that name; give " ENI_OPTIMIZERS);
+    if (attributes.optimizer == NULL) return invalid("optimizer", "unknown name; expected " ENI_OPTIMIZERS);
     EN_TRY(read_schedule(o, &attributes.schedule));
     EN_TRY(eni_plugin_split("strategy", o->strategy, strategy, &attributes.strategy_options));
     if (eni_plugin_is_path(strategy))
-        return invalid("strategy", "give the name that its file declares; the file is psd's business");
+        return invalid("strategy",
+                       "expected the name that the plugin file declares; only psd takes the file itself");
     EN_TRY(agree_schema(o, spec));
     return eni_run_spec_add_run(spec, &attributes);
 }
 
 /* ---- joining ---- */
 
-/* Where config/env.c and psd put it for worker processes. */
+/* The token's path, as config/env.c and psd set it for worker processes. */
 static en_status token_path(const en_client_options *o, uint16_t port, char *path_out, size_t bytes)
 {
     char folder[3072];
@@ -334,11 +333,10 @@ static en_status read_token(en_client *client, const en_client_options *o, uint1
     while (access(path, F_OK) != 0) {
         struct pollfd interrupt = {.fd = client->interrupt_fd, .events = POLLIN};
         if (eni_now_ns() > deadline_ns)
-            return eni_fail(
-                EN_ENOENT, "kv",
-                "no token at %s: is psd running on this host, by the same user? Else copy its token file "
-                "here and give token_file",
-                path);
+            return eni_fail(EN_ENOENT, "kv",
+                            "no token at %s: start psd on this host as the same user, or copy its token file "
+                            "here and set token_file",
+                            path);
         if (poll(&interrupt, 1, TOKEN_POLL_MS) > 0) return EN_EINTR;
     }
     return eni_token_read(path, &client->token);
@@ -394,7 +392,7 @@ static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_
     return eni_client_open(&config, &client->store);
 }
 
-/* Rank 0 tells the store what it starts from; everybody, rank 0 too, starts from what the store has. */
+/* Rank 0 sends its weights to the store; then all ranks, rank 0 too, start from the store's. */
 static en_status start_alike(en_client *client, const en_client_options *o)
 {
     for (uint32_t i = 0; o->rank == 0 && i < client->ntensors; i++) {
@@ -409,7 +407,7 @@ static en_status start_alike(en_client *client, const en_client_options *o)
         EN_TRY(eni_client_wait(client->store, b));
     EN_TRY(en_client_pull(client, EN_CLIENT_ALL));
     EN_TRY(en_client_wait(client, EN_CLIENT_ALL));
-    client->pulls = 0; /* the caller's are counted, not this one */
+    client->pulls = 0; /* counts the caller's only */
     return EN_OK;
 }
 
@@ -422,12 +420,12 @@ static en_status open_all(en_client *client, const en_client_options *o)
     return start_alike(client, o);
 }
 
-/* The caller may close his, and the number be another file's by the next look at it. */
+/* A copy, since the caller may close its own, whose number may then become another file's. */
 static en_status copy_interrupt(en_client *client, const en_client_options *o)
 {
     client->interrupt_fd = o->interrupt_fd > 0 ? fcntl(o->interrupt_fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (o->interrupt_fd == 0 || client->interrupt_fd >= 0) return EN_OK;
-    if (errno == EBADF) return invalid("interrupt_fd", "it is not open; give a descriptor, or 0 for none");
+    if (errno == EBADF) return invalid("interrupt_fd", "not an open descriptor; give one, or 0 for none");
     return eni_fail(EN_EIO, "kv", "cannot copy interrupt_fd: %s", strerror(errno));
 }
 
@@ -469,7 +467,7 @@ en_status en_client_status(const en_client *client)
     return atomic_load(&client->is_finished) ? EN_OK : alive((void *)client);
 }
 
-/* What has failed half-way cannot be taken up again. */
+/* A call that failed half-way cannot be resumed. */
 static en_status keep(en_client *client, en_status status)
 {
     en_status none = EN_OK;
@@ -504,11 +502,12 @@ uint64_t en_client_elements(const en_client *client, int tensor)
     return has(client, tensor) ? client->tensors[tensor].count : 0;
 }
 
-/* [*first, *last) of what `tensor` names. */
+/* The range [*first, *last) of tensors that `tensor` stands for. */
 static en_status range_of(const en_client *client, int tensor, uint32_t *first, uint32_t *last)
 {
     if (tensor != EN_CLIENT_ALL && !has(client, tensor))
-        return eni_fail(EN_EINVAL, "kv", "there is no tensor %d: %u were declared", tensor, client->ntensors);
+        return eni_fail(EN_EINVAL, "kv", "tensor %d does not exist: %u were declared", tensor,
+                        client->ntensors);
     *first = tensor == EN_CLIENT_ALL ? 0 : (uint32_t)tensor;
     *last = tensor == EN_CLIENT_ALL ? client->ntensors : *first + 1;
     return EN_OK;
@@ -519,7 +518,7 @@ static en_status range_of(const en_client *client, int tensor, uint32_t *first, 
 static en_status check_idle(const en_client *client, uint32_t first, uint32_t last)
 {
     if (atomic_load(&client->is_finished))
-        return eni_fail(EN_EINVAL, "kv", "en_client_finish has been called: no call may follow it");
+        return eni_fail(EN_EINVAL, "kv", "no call may follow en_client_finish");
     for (uint32_t i = first; i < last; i++)
         if (client->tensors[i].call != ENI_KV_NONE)
             return eni_fail(EN_EINVAL, "kv", "tensor %s has a call in progress: en_client_wait for it first",

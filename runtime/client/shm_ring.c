@@ -30,7 +30,7 @@ typedef struct box {
     _Alignas(LINE) _Atomic uint64_t heard; /* by the client */
 } box;
 
-/* What one side knows of a shard without the other: never read from the memory. */
+/* One side's own counters of a shard, never read from the shared memory. */
 typedef struct side {
     uint64_t asked, heard;     /* the client's */
     uint64_t taken, answered;  /* the shard's */
@@ -46,7 +46,7 @@ struct eni_shm_ring {
     uint64_t seen;       /* of the flag: the client's */
     int fd;              /* the client's; else -1 */
     bool is_mine;        /* to unmap */
-    bool is_patient;     /* the client's: it has slept in vain, and need not look closely at each new try */
+    bool is_patient;     /* the client's: its last wait ended without an answer, so the next sleeps at once */
     side side[];         /* (nshards) */
 };
 
@@ -92,7 +92,7 @@ static en_status get(const slot *s, eni_header *header_out, const char **why_out
     uint8_t bytes[sizeof s->bytes];
     const uint32_t length = *(const volatile uint32_t *)&s->length;
     if (length > sizeof bytes) {
-        *why_out = "it is longer than its place";
+        *why_out = "it is longer than a slot";
         return EN_EPROTO;
     }
     memcpy(bytes, s->bytes, length);
@@ -122,7 +122,7 @@ bool eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard)
     return own->doorbell_fd >= 0 && own->asked - own->heard < ring->slots;
 }
 
-/* Sequentially consistent, as the shard's: a shard that says it sleeps looks at `asked` after that. */
+/* Sequentially consistent, as the shard's: a shard that announces its sleep checks `asked` after that. */
 void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *header)
 {
     const uint64_t one = 1;
@@ -141,7 +141,7 @@ void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *hea
 en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *header_out)
 {
     side *own = &ring->side[shard];
-    const char *why = "it answered what was not asked";
+    const char *why = "more answers than calls";
     const uint64_t answered = atomic_load_explicit(&box_of(ring, shard)->answered, memory_order_acquire);
     if (answered == own->heard) return EN_ETIMEOUT;
     en_status st = EN_EPROTO;
@@ -150,7 +150,7 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
     own->heard++;
     ring->unanswered -= ring->unanswered > 0;
     atomic_store_explicit(&box_of(ring, shard)->heard, own->heard, memory_order_release);
-    if (st != EN_OK) eni_error("shm_ring", "an answer of shard %u makes no sense: %s", shard, why);
+    if (st != EN_OK) eni_error("shm_ring", "invalid answer of shard %u: %s", shard, why);
     return st;
 }
 
@@ -178,7 +178,7 @@ en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t shard, eni_header *head
     if (asked == own->taken) return EN_ETIMEOUT;
     if (asked - own->taken > ring->slots) {
         own->is_broken = true;
-        *why_out = "more has been asked than there is room for";
+        *why_out = "more messages than the ring has room for";
         return EN_EMISMATCH;
     }
     return get(slot_of(ring, shard, false, own->taken++), header_out, why_out);
@@ -195,7 +195,7 @@ en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_head
     side *own = &ring->side[shard];
     box *b = box_of(ring, shard);
     const uint64_t heard = atomic_load_explicit(&b->heard, memory_order_acquire);
-    if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or it says nonsense: its own loss */
+    if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or its counter is invalid */
     put(slot_of(ring, shard, true, own->answered++), header);
     atomic_store_explicit(&b->answered, own->answered, memory_order_release);
     eni_flag_add(flag_of(ring));
@@ -209,7 +209,7 @@ void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, bool is_asleep)
     atomic_store(&box_of(ring, shard)->is_asleep, (uint32_t)is_asleep);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static eni_shm_ring *ring_new(uint32_t nshards, uint32_t slots)
 {

@@ -26,8 +26,8 @@ typedef struct shape {
     uint32_t unused;
 } shape;
 
-/* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its own, so that
- * others can be mapped in their place. Large slots start on a huge page, so that the kernel may back them with some. */
+/* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its
+ * own, so that others can be mapped over them. Large slots start on a huge page, so that the kernel may use some. */
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
     const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
@@ -67,12 +67,13 @@ en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_
     *fd_out = fd;
     if (fd < 0 && (errno == ENOSYS || errno == EPERM))
         return eni_fail(EN_ENOMEM, "arena",
-                        "cannot make shared memory: this system refuses memfd_create (%s); the filter of its "
-                        "container (seccomp) has to allow it",
+                        "cannot create shared memory: memfd_create failed (%s); allow it in the container's "
+                        "seccomp filter",
                         strerror(errno));
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && (seals == 0 || fcntl(fd, F_ADD_SEALS, seals) == 0))
         return EN_OK;
-    eni_error("arena", "cannot make %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
+    eni_error("arena",
+              "cannot allocate %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
               (unsigned long long)bytes, strerror(errno));
     if (fd >= 0) close(fd);
     *fd_out = -1;
@@ -92,12 +93,12 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
                          .nslots = layout->nslots,
                          .fd = fd};
     if (arena->base == NULL) {
-        eni_error("arena", "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
+        eni_error("arena", "cannot map %llu bytes: %s; use a smaller model or raise ulimit -v",
                   (unsigned long long)bytes, strerror(errno));
         eni_free(arena);
         return EN_ENOMEM;
     }
-    /* A wish: without huge pages large vectors are only slower. */
+    /* Best effort: without huge pages large vectors are only slower. */
     if (layout->stride % HUGE_PAGE == 0) madvise(arena->base, bytes, MADV_HUGEPAGE);
     *arena_out = arena;
     return EN_OK;
@@ -135,7 +136,7 @@ bool eni_arena_is_sealed(int fd, uint64_t *bytes_out)
     return true;
 }
 
-/* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
+/* A foreign fd must hold exactly what eni_arena_open would have made. */
 static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64_t *bytes_out)
 {
     uint64_t there;
@@ -150,9 +151,8 @@ static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64
                         (unsigned long long)said.count, (unsigned long long)count);
     if (shape_make(count, said.nslots, layout_out, bytes_out) != EN_OK || said.stride != layout_out->stride ||
         there != *bytes_out)
-        return eni_fail(EN_EPROTO, "arena",
-                        "a peer's arena of %u vectors has %llu bytes, which do not fit together", said.nslots,
-                        (unsigned long long)there);
+        return eni_fail(EN_EPROTO, "arena", "a peer's arena of %u vectors has an invalid size of %llu bytes",
+                        said.nslots, (unsigned long long)there);
     return EN_OK;
 }
 
@@ -181,8 +181,8 @@ bool eni_arena_can_alias(void)
     return two != MAP_FAILED;
 }
 
-/* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
- * a mapped arena does not keep. */
+/* mremap with a length of 0 maps the pages of a shared mapping a second time. It needs no descriptor, which a
+ * mapped arena does not keep. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)
 {
     void *to = eni_arena_at(arena, slot, 0);
@@ -190,7 +190,7 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
     if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED)
         return eni_fail(EN_ENOMEM, "arena", "cannot map %llu bytes a second time: %s",
                         (unsigned long long)stride, strerror(errno));
-    /* A wish: what stays behind is memory that nobody reads. */
+    /* Best effort: if it fails, memory that nobody reads stays allocated. */
     if (arena->fd >= 0)
         (void)!fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                          (off_t)((uint8_t *)to - arena->base), (off_t)stride);
@@ -202,8 +202,8 @@ static uint64_t slot_bytes(const eni_arena *arena)
     return eni_round_up(arena->count * sizeof(float), eni_page_bytes());
 }
 
-/* Reading is enough to get a page of shared memory; of private memory it gives the page of zeros that all
- * share, until it is written. */
+/* Reading allocates a page of shared memory; for private memory it maps the common page of zeros until the
+ * first write. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot)
 {
     volatile uint8_t *at = (volatile uint8_t *)eni_arena_at(arena, slot, 0);
@@ -228,7 +228,7 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)
                     strerror(errno));
 }
 
-/* The own memory gets its contents through a second mapping, and then replaces the other in one call. */
+/* The slot's own memory is filled through a second mapping, which then replaces the cover in one call. */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
 {
     const uint64_t bytes = slot_bytes(arena);

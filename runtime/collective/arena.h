@@ -21,7 +21,7 @@
 enum {
     ENI_SLOT_PARAM = 0,   /* weights */
     ENI_SLOT_GRAD = 1,    /* gradient */
-    ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
+    ENI_SLOT_INBOX = 2,   /* psd's replies */
     ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
     ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
 };
@@ -36,7 +36,7 @@ enum {
 };
 #define ENI_AREA_BYTES 32768u
 
-typedef struct eni_arena { /* of arena.c, but for what the three functions below read */
+typedef struct eni_arena { /* private to arena.c, except for the inline functions below */
     uint8_t *base;
     uint64_t bytes;
     uint64_t first, stride; /* bytes to slot 0, and from slot to slot */
@@ -76,32 +76,31 @@ static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_
     return (float *)(void *)(arena->base + arena->first + arena->stride * slot) + offset;
 }
 
-/* Every page of a slot is there and mapped in this process from now on, with what it holds: the first use of
- * the slot costs no page fault. While nobody else writes a private arena. */
+/* Makes every page of a slot present and mapped in this process, contents kept, so that its first use costs
+ * no page fault. Private arena: only while nobody else writes it. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 
-/* Whether eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
+/* Whether eni_arena_alias works here: not every kernel can map memory twice (qemu's emulation cannot). */
 bool eni_arena_can_alias(void);
 
-/* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
- * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged. */
+/* Maps `source`'s slot over `arena`'s in this process: the same memory at two addresses. Both are shared and
+ * of one shape. The memory that the owner of `arena` had there is freed. EN_ENOMEM, logged. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
-/* Whether fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
- * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
+/* Whether fd, which came from another process, is a memfd that cannot shrink and has ordinary pages (touching
+ * a missing huge page of MFD_HUGETLB kills the process); *bytes_out is its size. */
 bool eni_arena_is_sealed(int fd, uint64_t *bytes_out);
 
 /* A memfd of `bytes` zeros with these seals (fcntl(2); 0: none yet, but it can be sealed). EN_ENOMEM, logged. */
 en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_out);
 
-/* Lays `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
- * is not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against shrinking; it is
- * borrowed. Whoever maps the arena goes on seeing the slot's own memory. EN_ENOMEM, logged. */
+/* Maps `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
+ * is borrowed and not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against
+ * shrinking. Other processes that map the arena still see the slot's own memory. EN_ENOMEM, logged. */
 en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
 
-/* Takes it off again. The slot's own memory has what was read there until now, and a thread that reads the
- * slot meanwhile reads that. Only where the slot is covered, and only by the arena's owner. EN_ENOMEM,
- * logged. */
+/* Removes the cover again. The slot's own memory then holds what was read there until now, also for a thread
+ * that reads it meanwhile. Only for a covered slot, by the arena's owner. EN_ENOMEM, logged. */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
 
 /* Area `area`: ENI_AREA_BYTES on a boundary of 4 KiB. */

@@ -51,7 +51,7 @@ double eni_coll_bytes(int algorithm, int op, int nranks)
     if (op == ENI_COLL_SENDRECV) return 1;
     if (op == ENI_COLL_BARRIER) return 0;
     if (op == EN_ALLREDUCE) return algorithm == ENI_COLL_NAIVE ? others : 2 * others / n;
-    /* naive: everybody sends its whole vector to every owner, because nobody knows who owns what */
+    /* naive: each rank sends its whole vector to every other, because it does not know their ranges */
     if (op == EN_REDUCE_SCATTER && algorithm == ENI_COLL_NAIVE) return others;
     /* the owners' means go to rank 0 */
     if (op == EN_REDUCE && algorithm == ENI_COLL_DIRECT) return others / n * (1 + 1 / n);

@@ -1,8 +1,8 @@
-/* coll.c - the life of a group and its public calls.
+/* coll.c - opens and closes a group; its public calls.
  *
  * open checks the config and opens the engine: direct.c over shared memory, progress_engine.c over TCP, none
  * for a group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number
- * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
+ * to the engine; test and wait ask the engine. group.c, below the engines, has what they share. */
 #include "runtime/collective/coll.h"
 
 #include <string.h>
@@ -14,8 +14,8 @@
 #include "runtime/collective/group.h"
 #include "runtime/net/host_info.h"
 
-/* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets
- * the other rank run if something else has taken its core. */
+/* Two flag exchanges take under 1 us. A rank that has to wait much longer yields: it polls nearly as often,
+ * and lets the other rank run if something else has taken its core. */
 #define SPIN_NS (2 * ENI_MICRO)
 
 /* ---- a group of one ---- */
@@ -122,7 +122,7 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
         is_valid = is_valid && op->on_reduced != NULL && eni_coll_can_share(coll);
     if (is_valid) return EN_OK;
     return eni_fail(EN_EINVAL, "coll",
-                    "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
+                    "invalid %s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu",
                     eni_coll_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
                     (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
                     (unsigned long long)op->hi);
@@ -190,7 +190,7 @@ en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
     return eni_coll_wait(coll, req);
 }
 
-/* ---- one copy of a vector ---- */
+/* ---- a shared vector ---- */
 
 bool eni_coll_can_share(const eni_coll *coll)
 {

@@ -11,13 +11,13 @@
  * function that reads it from all ranks and steps the one copy of the weights.
  *
  * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
- * Every flag and every frame says epoch, sequence, operation, bucket, count and training step: ranks that
+ * Every flag and every frame carries epoch, sequence, operation, bucket, count and training step: ranks that
  * disagree get EN_EMISMATCH with both sides named, never a sum.
  *
  * Progress. submit() returns at once. `direct` moves when its owner thread is inside submit, test or wait;
  * sockets are moved by a thread of their own, so that they send while backward still computes.
  *
- * Failure. A wait lasts as long as the peers live (eni_alive says), in slices of at most 20 ms. After the
+ * Failure. A wait lasts as long as the peers are alive (eni_alive), in slices of at most 20 ms. After the
  * first failure the group is broken: every later call returns the same status, and the vectors of unfinished
  * operations have undefined contents. A new epoch opens a new group.
  *
@@ -52,8 +52,8 @@ typedef struct eni_coll_facts {
     int nranks;
     int nhosts;         /* hosts that share memory within, never across */
     bool is_shaped;     /* --net: the network is emulated, so there must be one */
-    const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
-    bool naive_in_shm;  /* to be measured, naive shares memory where it can; a run has it over TCP */
+    const char *no_shm; /* why one host's ranks cannot share memory; NULL: they can */
+    bool naive_in_shm;  /* measurements: naive uses shared memory if it can; runs: TCP */
 } eni_coll_facts;
 
 typedef struct eni_coll_choice {
@@ -62,15 +62,15 @@ typedef struct eni_coll_choice {
     char why[160]; /* one clause for result.json: "2 ranks on one host share memory" */
 } eni_coll_choice;
 
-/* Pure: the same facts give the same choice on all ranks. EN_EINVAL, logged, when what was asked cannot be
+/* Pure: the same facts give the same choice on all ranks. EN_EINVAL, logged, if the request is impossible
  * (direct across hosts, direct with --net). */
 en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out);
 
 /* ---- open ---- */
 
 /* An interval on this rank's monotonic clock, for --trace. From the compute thread or the progress thread.
- * Names: that of the operation ("all-reduce", submit to done); direct: "exchange" (this rank's share of the
- * work); TCP, per frame: "send", "receive", "add". */
+ * Names: the operation's ("all-reduce", submit to done); direct: "exchange" (this rank's share of the work);
+ * TCP, per frame: "send", "receive", "add". */
 typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
                                uint32_t bucket, uint64_t bytes);
 
@@ -79,20 +79,20 @@ typedef struct eni_coll_config {
     uint32_t epoch;          /* of the membership */
     int algorithm;           /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
     int transport;           /* ENI_OVER_* */
-    eni_sum_order sum_order; /* of direct and naive; a ring has its own, which ENI_SUM_RING follows */
+    eni_sum_order sum_order; /* direct, naive; a ring has its own, which ENI_SUM_RING follows */
 
     /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.
      * Borrowed; they outlive the group. */
     eni_arena *const *arenas;
     int area; /* ENI_AREA_WORLD, GROUP or LEADERS: where the flags lie; one open group per area */
 
-    /* (nranks) connected TCP sockets by rank, -1 where there is none; NULL over shared memory. ring needs
-     * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and sendrecvs all they talk
-     * to. Taken on success, still the caller's on failure. */
+    /* (nranks) connected TCP sockets by rank, -1 if not connected; NULL over shared memory. ring needs
+     * rank - 1 and rank + 1 (mod nranks: one socket if there are two ranks), naive and sendrecv every peer's.
+     * Taken on success, still the caller's on failure. */
     const int *sockets;
 
     uint64_t segment;          /* elements per TCP frame; 0: 65536 (256 KiB) */
-    bool has_crc;              /* a checksum in every TCP frame; else only where they leave this host */
+    bool has_crc;              /* a checksum in every TCP frame; else only between hosts */
     uint64_t max_count;        /* elements of the largest operation, for naive's scratch; 0: the arena's */
     struct eni_shaper *shaper; /* --net emulation, or NULL. Borrowed */
     eni_alive alive;
@@ -100,9 +100,9 @@ typedef struct eni_coll_config {
     void *trace_user;
 } eni_coll_config;
 
-/* Opens a group; all ranks do, in any order, without waiting for each other. Everything that an operation
- * needs is allocated here. Over TCP it starts the progress thread. EN_EINVAL for a config that does not fit
- * (logged), EN_ENOMEM. */
+/* Opens a group. All ranks call it, in any order, without waiting for each other. Allocates all that
+ * operations need. Over TCP it starts the progress thread. EN_EINVAL for an invalid config (logged),
+ * EN_ENOMEM. */
 en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
 
 /* Ends the group. Orderly ends on TCP wait up to a second for the neighbours to have read everything.
@@ -114,9 +114,9 @@ void eni_coll_close(eni_coll *coll);
 /* Beside EN_ALLREDUCE (1) .. EN_BCAST (5). */
 enum { ENI_COLL_SENDRECV = 6, ENI_COLL_BARRIER = 7, ENI_COLL_MEAN_STEP = 8 };
 
-/* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
- * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
- * stepped. On the thread that is inside submit, test or wait; it must not call into the group. */
+/* Averages elements [lo, hi) of the gradients and steps with the mean; `from` begins at element lo. Called
+ * once per operation, for this rank's slice, unless it is empty or no rank has samples: then nothing is
+ * stepped. On the thread inside submit, test or wait; must not call into the group. */
 typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {
@@ -129,11 +129,12 @@ typedef struct eni_coll_op {
     uint64_t offset, count;
     uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'
                           ranges do not overlap. After a reduce-scatter only [lo, hi) is defined */
-    uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
+    uint64_t nsamples; /* behind this rank's contribution; 0: ignored, whatever it holds */
     int to, from;      /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from` */
     uint32_t slot_in;
-    eni_coll_on_reduced on_reduced; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are.
-                           What it writes on one rank may be read by all when the operation is done */
+    /* ENI_COLL_MEAN_STEP: takes the mean; the vectors stay as they are. All ranks may read what it writes on
+     * one rank once the operation is done. */
+    eni_coll_on_reduced on_reduced;
     void *on_reduced_user;
 } eni_coll_op;
 
@@ -153,7 +154,7 @@ static inline const char *eni_coll_op_name(int op)
     }
 }
 
-/* It leaves a mean of the ranks' vectors, on all of them or on one. */
+/* Whether it leaves a mean of the ranks' vectors, on all of them or on one. */
 static inline bool eni_coll_is_reduction(const eni_coll_op *op)
 {
     return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
@@ -165,28 +166,28 @@ static inline bool eni_coll_is_reduction(const eni_coll_op *op)
 #define ENI_COLL_DEPTH 256
 en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out);
 
-/* Whether it is done or has failed: then wait does not block. Makes progress. */
+/* Whether it is done or has failed, so that wait does not block. Makes progress. */
 bool eni_coll_test(eni_coll *coll, uint64_t req);
 
 /* Waits until the operation is done on this rank: its result may be read, and its vectors written. Any
- * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or what eni_alive said. */
+ * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or eni_alive's status. */
 en_status eni_coll_wait(eni_coll *coll, uint64_t req);
 
-/* Of a reduction that is done: the samples behind the contributions of all ranks. UINT64_MAX: not known, as
- * of an operation of another kind, or more than ENI_COLL_KEPT operations ago. */
+/* The samples behind all ranks' contributions to a finished reduction. UINT64_MAX: not known; another kind of
+ * operation; or more than ENI_COLL_KEPT operations ago. */
 #define ENI_COLL_KEPT 1024
 uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
 
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
-/* Whether the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory, where the kernel maps
- * memory twice. The same on all ranks. */
+/* Whether the ranks can share one copy of a vector, and so use ENI_COLL_MEAN_STEP: direct, over shared
+ * memory, where the kernel maps memory twice. The same on all ranks. */
 bool eni_coll_can_share(const eni_coll *coll);
 
-/* From here on rank 0's vectors in this slot are everybody's: in every process the slot of every arena is
- * that memory, and what the others had in it is given back. Waits for all ranks, before and after. EN_EINVAL
- * where eni_coll_can_share says no, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
+/* Makes rank 0's vector in this slot the only one: every process maps it as the slot of every arena, and the
+ * others' memory is freed. Waits for all ranks, before and after. EN_EINVAL unless eni_coll_can_share, else
+ * as eni_coll_wait; after EN_ENOMEM the group is unusable. */
 en_status eni_coll_share(eni_coll *coll, uint32_t slot);
 
 /* The first element of this rank's vector in a slot. */
@@ -198,9 +199,10 @@ typedef struct eni_coll_counters {
     uint64_t ops;
     uint64_t payload_sent, payload_recv; /* the algorithm's own bytes */
     uint64_t wire_sent, wire_recv;       /* sockets, headers included */
-    uint64_t shm_bytes;                  /* read from or written to another process's memory; of a mean with
-                                            its step: the others' gradients, and the weights once */
-    uint64_t wait_ns;                    /* spent blocked in eni_coll_wait */
+    /* Read from or written to another process's memory; a mean with its step counts the others' gradients,
+     * and the weights once. */
+    uint64_t shm_bytes;
+    uint64_t wait_ns; /* spent blocked in eni_coll_wait */
 } eni_coll_counters;
 
 /* Since open. Any thread. */

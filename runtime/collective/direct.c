@@ -112,7 +112,7 @@ static bool needs(const eni_coll_op *op, int partner, int rank)
     return op->op != ENI_COLL_SENDRECV || rank == partner;
 }
 
-/* By which a rank says that it has published operation seq; or finished it. */
+/* The flag that a rank sets when it has published (or finished) operation seq. */
 static inline eni_flag *flag_of(const direct *d, int rank, uint64_t seq, bool is_finish)
 {
     control_block *block = d->blocks[rank];
@@ -130,7 +130,7 @@ static inline int first_behind(const eni_coll *coll, uint64_t seq, bool is_finis
     return -1;
 }
 
-/* Everybody is at the same operation. Fills d->nsamples. */
+/* Checks that all ranks are at the same operation. Fills d->nsamples. */
 static en_status compare(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
@@ -214,7 +214,7 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, bool to_all
 
 /* My slice of all gradients, in the order of the sum, to the function that averages it and steps the one copy
  * of the weights: nothing else is written. The others read my part of the weights in place, so each of them
- * has received it. Of the ring's order it is chunk `rank`, whose sum begins there. */
+ * has received it. In the ring's order it is chunk `rank`, whose sum begins there. */
 static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
 {
     direct *d = coll->state;
@@ -327,10 +327,10 @@ static void settle(eni_coll *coll, uint64_t seq)
     eni_group_trace_op(coll, seq, op);
 }
 
-/* Two ranks that the kernel has put on one core while another is idle take turns there, for as long as its
- * balancer does not look: neither is ever seen waiting, as both yield. So the one that waits goes to another
- * of the cores that it may use, and leaves the choice open again. Not more often than every 10 ms: the other
- * cores may be busy with something else. */
+/* Two ranks that the kernel has put on one core while another is idle take turns there until its balancer
+ * looks: neither is ever seen waiting, as both yield. So the waiting one moves to another of its allowed
+ * cores, and then allows all of them again. At most every 10 ms: the other cores may be busy with something
+ * else. */
 static void leave_core(direct *d, int core)
 {
     cpu_set_t may, others;
@@ -406,7 +406,7 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
     for (;;) {
         EN_TRY(advance(coll, coll->nsubmitted));
         if (d->nsettled > seq) return EN_OK;
-        const uint64_t oldest = d->nsettled; /* what the wait hangs on: a flag or a counter of one rank */
+        const uint64_t oldest = d->nsettled; /* one rank's flag or counter decides the wait */
         const bool is_performed = oldest < d->nperformed;
         const int rank = first_behind(coll, oldest, is_performed);
         if (rank < 0) continue;

@@ -1,4 +1,4 @@
-/* gpu_choose.c - first what forbids NCCL and CUDA IPC, each with its reason, then the choice. */
+/* gpu_choose.c - what rules out NCCL and CUDA IPC, each with its reason, then the choice. */
 #include "runtime/collective/gpu_choose.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 typedef bool (*relation)(const eni_rank_gpu *a, const eni_rank_gpu *b);
 
-/* The first two ranks of which it holds. False: it does of none. */
+/* The first two ranks for which the relation holds; false if it holds for no two. */
 static bool find_two(const eni_rank_gpu *gpus, int nranks, relation holds, int *first_out, int *second_out)
 {
     for (int a = 0; a < nranks; a++)
@@ -44,7 +44,7 @@ static bool have_other_hosts(const eni_rank_gpu *a, const eni_rank_gpu *b)
     return strcmp(a->host_id, b->host_id) != 0;
 }
 
-/* NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
+/* NCCL knows GPUs by their bus address, which slices of one GPU share. */
 static bool have_slices(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strncmp(a->uuid, "MIG-", 4) == 0 && strncmp(b->uuid, "MIG-", 4) == 0 && !have_other_hosts(a, b);
@@ -73,7 +73,7 @@ static bool all_can_share(const eni_gpu_facts_of_run *f)
     return true;
 }
 
-/* What must be as it is, for the strategy's weights to stay on the GPU; NULL: nothing is in the way. */
+/* Why the strategy's weights cannot stay on the GPU; NULL: they can. */
 static const char *find_obstacle(const eni_gpu_facts_of_run *f)
 {
     const bool is_one = f->nranks == 1 && !f->has_store;
@@ -121,21 +121,21 @@ static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, 
                "%d ranks share %.12s, which NCCL refuses: CUDA IPC", f->nranks, gpu);
 }
 
-/* What was asked for by name and cannot be. */
+/* Says why --backend=nccl is impossible. Returns EN_EINVAL. */
 static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle)
 {
     int a, b;
     if (obstacle != NULL) {
-        eni_error("gpu", "--backend=nccl: %s; give --backend=auto", obstacle);
+        eni_error("gpu", "--backend=nccl: %s; use --backend=auto", obstacle);
     } else if (eni_gpu_find_pair(f->gpus, f->nranks, &a, &b)) {
         eni_error("gpu",
                   "--backend=nccl: ranks %d and %d are both on cuda:%d of host %s (%s), and NCCL needs a GPU "
-                  "for each rank: give --backend=auto, or start no more ranks than GPUs",
+                  "for each rank: use --backend=auto, or start no more ranks than GPUs",
                   a, b, f->gpus[a].index, f->gpus[a].host, f->gpus[a].uuid);
     } else {
         a = first_without_group(f);
         eni_error("gpu",
-                  "--backend=nccl: rank %d on host %s finds no libnccl.so.2: install NCCL there, or give "
+                  "--backend=nccl: rank %d on host %s cannot load libnccl.so.2: install NCCL there, or use "
                   "--backend=auto",
                   a, f->gpus[a].host);
     }
@@ -165,6 +165,6 @@ en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_o
     else if (has_group)
         choose(choice_out, ENI_VECTORS_ON_GPU, ENI_GPU_GROUP, "%d ranks, a GPU for each: NCCL", f->nranks);
     else
-        choose(choice_out, ENI_VECTORS_STAGED, 0, "NCCL is not there");
+        choose(choice_out, ENI_VECTORS_STAGED, 0, "NCCL is not available");
     return EN_OK;
 }

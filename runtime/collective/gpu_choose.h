@@ -18,11 +18,11 @@
 
 enum {
     ENI_VECTORS_ON_HOST = 0, /* the device is the host */
-    ENI_VECTORS_STAGED = 1,  /* the strategy works on registered host memory; gradients come, weights go */
+    ENI_VECTORS_STAGED = 1,  /* on registered host memory: gradients are copied in, weights out */
     ENI_VECTORS_ON_GPU = 2   /* they stay there: gpu_steps.h */
 };
 
-/* One rank's GPU, as it told the others. */
+/* One rank's GPU, as announced to the others. */
 typedef struct eni_rank_gpu {
     char uuid[48];     /* empty: none; "MIG-..": a slice of a GPU */
     char host_id[128]; /* as in net/host_info.h: who may share memory */
@@ -44,7 +44,7 @@ typedef struct eni_gpu_facts_of_run {
     int backend;              /* as asked: ENI_GPU_BACKEND_* */
     int allreduce;            /* as asked: ENI_COLL_* */
     bool is_shaped;           /* --net */
-    const char *no_shm;       /* why memory cannot be shared although there is one host; NULL: it can */
+    const char *no_shm;       /* why one host's ranks cannot share memory; NULL: they can */
 } eni_gpu_facts_of_run;
 
 typedef struct eni_gpu_choice {
@@ -53,8 +53,8 @@ typedef struct eni_gpu_choice {
     char why[160]; /* one clause: "2 ranks share GPU-5f1c2a3b, which NCCL refuses: CUDA IPC" */
 } eni_gpu_choice;
 
-/* EN_EINVAL, logged, when what was asked cannot be: --backend=nccl for ranks that share a GPU, without NCCL,
- * or for a strategy that is not made of all-reduces. */
+/* EN_EINVAL, logged, if the request is impossible: --backend=nccl for ranks that share a GPU, without NCCL,
+ * or for a strategy that uses more than all-reduces. */
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *facts, eni_gpu_choice *choice_out);
 
 /* The first pair of ranks with the same GPU (the same uuid, whatever their hosts are called); false where

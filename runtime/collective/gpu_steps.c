@@ -1,7 +1,7 @@
-/* gpu_steps.c - see gpu_steps.h.
+/* gpu_steps.c - puts mean and step into the GPU's streams (gpu_steps.h).
  *
- * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
- * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
+ * The numbers of a step (rates, scales) lie at one address in device memory, where a graph finds them. They
+ * arrive through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
 #include "runtime/collective/gpu_steps.h"
 
 #include <sched.h>
@@ -15,12 +15,12 @@
 
 enum { REGISTERED_SLOTS = 8 };
 
-/* What one step's kernels read. */
+/* The numbers that one step's kernels read. */
 typedef struct numbers {
-    float weight;         /* GROUP: what this rank's gradient is multiplied by: its samples */
-    float total;          /* GROUP, not known: this rank's samples, and after their sum all ranks' */
-    en_gpu_rates rates[]; /* (ngroups x nrates) by the source with which a sum begins; behind them (ngroups)
-                             of en_gpu_adam: adam_at */
+    float weight; /* GROUP: factor of this rank's gradient: its samples */
+    float total;  /* GROUP, if not known: this rank's samples; after their sum all ranks' */
+    /* (ngroups x nrates) by the source with which a sum begins; then (ngroups) of en_gpu_adam: adam_at. */
+    en_gpu_rates rates[];
 } numbers;
 
 struct eni_gpu_steps {
@@ -42,7 +42,7 @@ struct eni_gpu_steps {
     uint64_t samples[EN_GPU_SOURCES];
     bool has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
     bool is_replayed;
-    en_status status; /* the first failure; nothing is enqueued any more */
+    en_status status; /* the first failure; nothing is enqueued after it */
 };
 
 /* ---- open and close ---- */
@@ -60,9 +60,10 @@ static en_status check_config(const eni_gpu_steps_config *c)
     if (c->way == ENI_GPU_GROUP) is_valid = is_valid && c->group != NULL && c->ngrads == 1;
     if (c->way == ENI_GPU_SHARED) is_valid = is_valid && c->ngrads == c->nranks;
     if (is_valid) return EN_OK;
-    return eni_fail(EN_EINVAL, "gpu",
-                    "rank %d of %d cannot step on the GPU (way %d): %d gradients and %d slots do not fit",
-                    c->rank, c->nranks, c->way, c->ngrads, c->nslots);
+    return eni_fail(
+        EN_EINVAL, "gpu",
+        "rank %d of %d cannot step on the GPU (way %d): invalid config of %d gradients and %d slots", c->rank,
+        c->nranks, c->way, c->ngrads, c->nslots);
 }
 
 static en_status open_numbers(eni_gpu_steps *s)
@@ -139,7 +140,7 @@ int eni_gpu_steps_way(const eni_gpu_steps *s)
 
 /* ---- waits ---- */
 
-/* What a kernel takes is often less than a sleep: look again at once for a while. */
+/* A kernel often takes less than a sleep: poll for a while first. */
 static void pause_for(int64_t waited_ns)
 {
     const int64_t sleep = waited_ns / 8, most = 200 * ENI_MICRO;
@@ -168,7 +169,7 @@ en_status eni_gpu_await(const en_gpu *gpu, en_event *event, const eni_alive *ali
     return st;
 }
 
-/* From here on nothing is asked of a group that may be in the middle of something. */
+/* Fails the steps for good: the group may be in the middle of something, so it is aborted. */
 static en_status fail(eni_gpu_steps *s, en_status st)
 {
     if (s->status == EN_OK) s->status = st;
@@ -176,7 +177,7 @@ static en_status fail(eni_gpu_steps *s, en_status st)
     return s->status;
 }
 
-/* eni_alive.status: the run, and the group that a peer may have left. */
+/* eni_alive.status: of the run, and of the group, which a peer may have left. */
 static en_status is_group_alive(void *user)
 {
     const eni_gpu_steps *s = user;
@@ -203,7 +204,7 @@ static en_gpu_rates *rates_at(const eni_gpu_steps *s, numbers *slot, uint32_t gr
     return &slot->rates[group * (uint32_t)s->nrates + (uint32_t)(s->nrates > 1 ? first : 0)];
 }
 
-/* What the optimizer reads of a step, whoever's gradients are in it. */
+/* The optimizer's numbers of a step, the same for all its gradients. */
 static void set_rates(const eni_gpu_steps *s, numbers *slot)
 {
     for (uint32_t g = 0; g < s->ngroups; g++) {
@@ -214,11 +215,11 @@ static void set_rates(const eni_gpu_steps *s, numbers *slot)
                                                       .momentum = hyper.momentum,
                                                       .weight_decay = hyper.weight_decay,
                                                       .nesterov = hyper.nesterov,
-                                                      .inv = 1}; /* of a mean of nothing, which is 0 */
+                                                      .inv = 1}; /* for a mean of nothing, which is 0 */
     }
 }
 
-/* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
+/* The scales of a sum over this rank's own gradients that begins with `first`, as in eni_mean_ranks. */
 static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
 {
     uint64_t total = 0;
@@ -232,7 +233,7 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
     if (n > 0) rates->inv = 1.0f / (float)total;
 }
 
-/* The next registered slot, once what it had is on the device; zeroed. */
+/* The next registered slot, zeroed, once its former contents are on the device. */
 static en_status next_slot(eni_gpu_steps *s, numbers **slot_out)
 {
     const uint64_t i = s->ncopied % REGISTERED_SLOTS;
@@ -248,7 +249,7 @@ static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int stream)
     return s->gpu->event_record(s->copied[s->ncopied++ % REGISTERED_SLOTS], stream);
 }
 
-/* What a graph has captured fits a step only if the same gradients count. */
+/* A captured graph fits a step only if the same gradients count. */
 static en_status check_replay(const eni_gpu_steps *s)
 {
     bool is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
@@ -256,7 +257,7 @@ static en_status check_replay(const eni_gpu_steps *s)
         is_full = s->samples[i] > 0;
     if (!s->is_replayed || is_full) return EN_OK;
     return eni_fail(EN_EBUG, "gpu",
-                    "a step is replayed in which a gradient has no samples, or whose samples are not known");
+                    "cannot replay a step in which a gradient has no samples, or its samples are unknown");
 }
 
 en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const uint64_t *samples,
@@ -279,7 +280,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
             en_gpu_rates *rates = rates_at(s, slot, g, i);
             set_scales(s, i, rates);
             if (s->config.way != ENI_GPU_GROUP) continue;
-            rates->scale[0] = 1; /* the sum that comes is weighted already */
+            rates->scale[0] = 1; /* the sum arrives weighted */
             rates->inv = total > 0 ? 1.0f / (float)eni_mean_weight(total, s->config.nranks) : 1;
         }
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
@@ -292,7 +293,7 @@ void eni_gpu_steps_replay(eni_gpu_steps *s, bool is_replayed)
 
 /* ---- a step ---- */
 
-/* Of elements [at, at + count) of the flat vector, which are of one group. */
+/* Enqueues mean and step of elements [at, at + count) of the flat vector, all of one parameter group. */
 static en_status enqueue_group(eni_gpu_steps *s, const float *const *source, int n, int first,
                                const float *total, uint64_t at, uint64_t count, uint32_t group)
 {
@@ -311,7 +312,7 @@ static en_status enqueue_group(eni_gpu_steps *s, const float *const *source, int
     return s->gpu->mean_step(c->ctx, EN_STREAM_EXCHANGE, &step);
 }
 
-/* The same of any, with the given gradients from `at` on; their sum begins with gradient `first`. */
+/* The same for any range, with the given gradients from `at` on; their sum begins with gradient `first`. */
 static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, int first, const float *total,
                          uint64_t at, uint64_t count)
 {
@@ -326,7 +327,7 @@ static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, in
     return EN_OK;
 }
 
-/* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Where none has samples it stays. */
+/* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Unchanged if none has samples. */
 static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi)
 {
     const float *source[EN_GPU_SOURCES];
@@ -355,7 +356,7 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
     if (!s->has_total && !s->has_counted)
         EN_TRY(s->gpu->group_sum(s->config.group, &s->there->total, 1, NULL));
     s->has_counted = true;
-    if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
+    if (s->samples[0] == 0) /* it may hold non-finite values, which times 0 are not 0 */
         EN_TRY(s->gpu->zero(s->config.ctx, EN_STREAM_EXCHANGE, grad, count * sizeof *grad));
     EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
     return enqueue(s, source, 1, 0, s->has_total ? NULL : &s->there->total, range->lo, count);
@@ -376,7 +377,7 @@ en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
     EN_TRY(s->status);
     if (s->is_replayed) return EN_OK;
     const en_status st = submit(s, bucket);
-    /* what cannot be captured was not done: the step is put in again, without a capture */
+    /* a step that cannot be captured was not executed: it is enqueued again, without a capture */
     return st == EN_OK || st == EN_EUNSUPPORTED ? st : fail(s, st);
 }
 
@@ -394,7 +395,7 @@ en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, bool may_block)
                      : s->gpu->poll(s->ready[bucket]);
 }
 
-/* Who has samples is the same for all buckets of a step: mostly the numbers are there already. */
+/* The same ranks have samples in all buckets of a step: mostly the numbers are there already. */
 static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
 {
     numbers *slot;

@@ -1,5 +1,5 @@
-/* group.c - what every part of a group needs of it: its first failure, and the comparison of where two ranks
- * are. It calls neither an engine nor the public calls. */
+/* group.c - common to all parts of a group: its first failure, and the comparison of two ranks' positions.
+ * It calls neither an engine nor the public calls. */
 #include "runtime/collective/group.h"
 
 #include <stdio.h>

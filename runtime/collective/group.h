@@ -12,7 +12,7 @@
 #include "core/clock.h"
 #include "runtime/collective/coll.h"
 
-/* What an engine does for coll.c. op: coll->ops[seq % ENI_COLL_DEPTH]. test makes progress; close also after a failed open. */
+/* The calls of an engine. op: coll->ops[seq % ENI_COLL_DEPTH]. close also follows a failed open. */
 typedef struct eni_engine {
     en_status (*open)(eni_coll *coll);
     en_status (*submit)(eni_coll *coll, uint64_t seq);
@@ -41,7 +41,7 @@ struct eni_coll {
     _Atomic uint64_t payload_sent, payload_recv, wire_sent, wire_recv, shm_bytes, wait_ns;
 };
 
-/* The operation with this number, of those that are not finished. */
+/* The unfinished operation of this number. */
 static inline const eni_coll_op *eni_group_op(const eni_coll *coll, uint64_t seq)
 {
     return &coll->ops[seq % ENI_COLL_DEPTH];
@@ -53,13 +53,13 @@ static inline float *eni_group_vector(const eni_coll *coll, const eni_coll_op *o
     return eni_arena_at(coll->arenas[coll->config.rank], op->slot, op->offset);
 }
 
-/* What this rank's contribution weighs: its samples, or 1 where the mean is unweighted. */
+/* The weight of this rank's contribution: its samples, or 1 where the mean is unweighted. */
 static inline uint64_t eni_group_weight(const eni_coll_op *op)
 {
     return op->what == EN_GRAD ? op->nsamples : 1;
 }
 
-/* What all contributions to operation seq weigh together: before it is done. */
+/* Records the weight of all contributions to operation seq, before it is done. */
 static inline void eni_group_note_samples(eni_coll *coll, uint64_t seq, uint64_t samples)
 {
     coll->samples[seq % ENI_COLL_KEPT] = samples;
@@ -70,7 +70,7 @@ static inline void eni_group_count(_Atomic uint64_t *counter, uint64_t more)
     atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
 }
 
-/* The group's first failure, which stays. Returns it. Any thread. */
+/* Keeps the group's first failure, and returns it. Any thread. */
 en_status eni_group_fail(eni_coll *coll, en_status st);
 
 static inline en_status eni_group_status(const eni_coll *coll)
@@ -86,7 +86,7 @@ static inline void eni_group_trace(const eni_coll *coll, const char *name, int64
         coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
 }
 
-/* That of a whole operation, which ends now. */
+/* The interval of a whole operation that ends now. */
 static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
 {
     if (coll->config.trace != NULL)
@@ -94,7 +94,7 @@ static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const 
                         op->bucket, op->count * sizeof(float));
 }
 
-/* What a rank says it is at, for messages: flags and frames carry it. */
+/* A rank's position, for messages: flags and frames carry it. */
 typedef struct eni_call_position {
     uint32_t epoch;
     uint64_t seq;
@@ -102,12 +102,12 @@ typedef struct eni_call_position {
     uint32_t bucket;
     uint64_t count;
     int dtype;     /* ENI_COLL_F32 */
-    uint16_t step; /* of training: its low 16 bits, which tell neighbouring steps apart */
+    uint16_t step; /* of training: its low 16 bits, enough to distinguish neighbouring steps */
 } eni_call_position;
 
-enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
+enum { ENI_COLL_F32 = 1 }; /* the only element type so far; the number used on the wire to psd */
 
-/* Where a rank is at operation seq. */
+/* A rank's position at operation seq. */
 static inline eni_call_position eni_group_position(uint32_t epoch, uint64_t seq, const eni_coll_op *op)
 {
     return (eni_call_position){.epoch = epoch,
@@ -124,7 +124,7 @@ static inline eni_call_position eni_group_position(uint32_t epoch, uint64_t seq,
 en_status eni_group_disagree(int rank, const eni_call_position *ours, int peer,
                              const eni_call_position *theirs);
 
-/* EN_OK if both are at the same place. */
+/* EN_OK if both are at the same position. */
 static inline en_status eni_group_agree(int rank, const eni_call_position *ours, int peer,
                                         const eni_call_position *theirs)
 {

@@ -1,4 +1,4 @@
-/* mesh.c - listen, tell, connect to all lower ranks; or hand arenas over and map those of the others. */
+/* mesh.c - listens, announces, connects to all lower ranks; or passes its arena on and maps the others'. */
 #include "runtime/collective/mesh.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "core/try.h"
 #include "runtime/net/pending.h"
 
-/* What the connecting side says first on a data connection. One host type per run: native byte order. */
+/* First bytes of the connecting side on a data connection. One host type per run: native byte order. */
 typedef struct mesh_hello {
     uint32_t magic;
     int32_t rank;
@@ -19,7 +19,7 @@ typedef struct mesh_hello {
 
 #define HELLO_MAGIC 0x454e4d31u /* "ENM1" */
 
-/* A rank says its hello right after it has connected; who stays silent longer is an unauthenticated peer. */
+/* A rank sends its hello right after connecting; a peer that is silent for longer is unauthenticated. */
 static const int64_t hello_ns = 2 * ENI_SECOND;
 
 en_status eni_mesh_open(const char *host, const char *leader_host, bool is_insecure, eni_mesh *mesh_out)
@@ -51,7 +51,7 @@ static const char *private_of(const eni_world_info *world, int rank, const char 
     const eni_peer *peer = &world->peers[rank];
     const char *value = eni_key_value_find(peer->member_data, peer->nmember_data, key);
     if (value == NULL)
-        eni_error("mesh", "rank %d did not say its \"%s\" when it joined: is it of this version?", rank, key);
+        eni_error("mesh", "rank %d joined without \"%s\": check that it runs the same version", rank, key);
     return value;
 }
 
@@ -78,7 +78,7 @@ static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world
     return EN_OK;
 }
 
-/* Accepts one higher rank, of *missing. An unauthenticated peer is closed with a warning and counts as nobody. */
+/* Accepts one higher rank, of *missing. An unauthenticated peer is closed with a warning and not counted. */
 static en_status accept_higher(eni_pending *pending, const eni_world_info *world, const eni_token *token,
                                int64_t deadline_ns, int abort_fd, int *sockets, int *missing)
 {
@@ -92,7 +92,7 @@ static en_status accept_higher(eni_pending *pending, const eni_world_info *world
                          hello.rank < world->nranks && sockets[hello.rank] < 0;
     if (!is_ours) {
         eni_log_every(&pending->limit, ENI_LOG_WARN, "mesh",
-                      "dropped a data connection that is not of this run");
+                      "closed a data connection that does not belong to this run");
         close(fd);
         return EN_OK;
     }
@@ -120,9 +120,10 @@ close_sockets:
     eni_pending_close(&pending);
     for (int r = 0; r < world->nranks && st == EN_ETIMEOUT; r++)
         if (r != world->rank && sockets_out[r] < 0)
-            eni_error("mesh",
-                      "rank %d has no data connection to rank %d in time: is a firewall between their hosts?",
-                      r, world->rank);
+            eni_error(
+                "mesh",
+                "rank %d got no data connection to rank %d in time: check for a firewall between their hosts",
+                r, world->rank);
     for (int r = 0; r < world->nranks; r++) {
         if (sockets_out[r] >= 0) close(sockets_out[r]);
         sockets_out[r] = -1;
@@ -132,7 +133,7 @@ close_sockets:
 
 /* ---- arenas ---- */
 
-/* Both sides send their memfd and their rank, and map the other's, who must be one of [first, last]. */
+/* Both sides send their memfd and their rank, and map the other's; the peer must be one of [first, last]. */
 static en_status exchange(int fd, const eni_world_info *world, int first, int last, eni_arena *own,
                           int64_t deadline_ns, int abort_fd, eni_arena **arenas)
 {
@@ -145,15 +146,14 @@ static en_status exchange(int fd, const eni_world_info *world, int first, int la
     if (nfds == 1 && bytes == sizeof peer && peer >= first && peer <= last && arenas[peer] == NULL)
         st = eni_arena_map(fds[0], eni_arena_count(own), &arenas[peer]);
     else
-        eni_error(
-            "mesh",
-            "a process of this host passed something else than the shared memory of the rank that was due");
+        eni_error("mesh",
+                  "a process of this host passed something other than the expected rank's shared memory");
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
     return st;
 }
 
-/* With rank r where that is lower, else with the next higher one that comes. */
+/* With rank r if it is lower, else with the next higher one that connects. */
 static en_status exchange_with(int r, const eni_mesh *mesh, const eni_world_info *world,
                                const eni_token *token, eni_arena *own, int64_t deadline_ns, int abort_fd,
                                eni_arena **arenas)

@@ -1,7 +1,7 @@
 /* mesh.h - how ranks reach each other's vectors: TCP connections between all of them, or each other's arenas.
  *
- * Every rank listens before it joins and tells the others where in its JOIN ("data", "arena"). After WELCOME
- * rank r connects to all lower ranks and is connected to by all higher ones; so everybody waits only for
+ * Every rank listens before it joins and announces its addresses in its JOIN ("data", "arena"). After WELCOME
+ * rank r connects to all lower ranks and is connected to by all higher ones; so every rank waits only for
  * lower ranks first and nothing can wait in a circle. Each connection shows the job token before it is used. */
 #ifndef COLLECTIVE_MESH_H
 #define COLLECTIVE_MESH_H
@@ -15,14 +15,14 @@
 
 typedef struct eni_mesh {
     int tcp_fd, unix_fd;            /* listening; -1: not open */
-    char address[ENI_ADDRESS_TEXT]; /* the "data" of the member data: what others connect to */
+    char address[ENI_ADDRESS_TEXT]; /* the "data" of the member data: for the others to connect to */
     char name[ENI_FDPASS_NAME];     /* the "arena" of the member data: abstract socket for descriptors */
-    char leader_host[ENI_HOST_MAX]; /* where we reached the leader: so we do its rank */
+    char leader_host[ENI_HOST_MAX]; /* where we reached the leader, and so its rank */
 } eni_mesh;
 
 /* Listens on `host` (this rank's address on the route to the leader), port chosen by the kernel, and on an
- * abstract socket. EN_EDENIED for a host beyond loopback unless is_insecure. A rank that leads on all
- * interfaces says 0.0.0.0: the others take `leader_host`, where each has reached the leader. */
+ * abstract socket. EN_EDENIED for a host beyond loopback unless is_insecure. A leader that listens on all
+ * interfaces announces 0.0.0.0; each of the others connects to `leader_host`, where it reached the leader. */
 en_status eni_mesh_open(const char *host, const char *leader_host, bool is_insecure, eni_mesh *mesh_out);
 
 /* Safe twice. Connections made stay. */

@@ -1,6 +1,6 @@
-/* naive.c - whole vectors over TCP, to whom they are for: everybody's to everybody, who sums alone in rank
- * order, p (p - 1) vectors on the wire, what the others are measured against, with the bits of `direct`; or
- * (sendrecv) one to one rank and one from another. */
+/* naive.c - whole vectors over TCP, straight to their destinations: each rank's to every other, which sums
+ * alone in rank order (p (p - 1) vectors on the wire, the baseline, with the bits of `direct`); or, for
+ * sendrecv, to one rank and from another. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -93,7 +93,7 @@ static void naive_arrived(eni_coll *coll, eni_inflight *inflight, int peer, cons
     message->nleft = message->at < message->hi - message->lo;
 }
 
-/* All vectors are here, and ours has left. */
+/* All vectors have arrived, and ours has left. */
 static void naive_end(eni_coll *coll, eni_inflight *inflight)
 {
     const int n = coll->config.nranks, rank = coll->config.rank;

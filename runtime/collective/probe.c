@@ -47,8 +47,8 @@ static en_status once(eni_coll *coll, uint32_t slot, uint64_t count, double *sec
     return EN_OK;
 }
 
-/* All ranks make as many rounds: the mean of what each would make is the same number everywhere, for all
- * ranks get the same bytes. It travels in the first element of the slot, which is put back. */
+/* All ranks make the same number of rounds: the mean of what each would make, which is the same everywhere
+ * because all ranks get the same bytes. It travels in the slot's first element, which is restored. */
 static en_status agree_rounds(eni_coll *coll, uint32_t slot, float *first, int own, int *rounds_out)
 {
     const float kept = *first;
@@ -65,7 +65,7 @@ static en_status time_size(eni_coll *coll, uint32_t slot, uint64_t bytes, int64_
     double seconds[ROUNDS_MAX];
     const uint64_t count = bytes / sizeof(float);
     int rounds;
-    for (int i = 0; i < 2; i++) /* pages, connections, caches; then what a round takes */
+    for (int i = 0; i < 2; i++) /* pages, connections, caches; then the time of a round */
         EN_TRY(once(coll, slot, count, &seconds[0]));
     EN_TRY(agree_rounds(coll, slot, eni_coll_slot(coll, slot), rounds_for(budget_ns, seconds[0]), &rounds));
     for (int i = 0; i < rounds; i++)
@@ -117,7 +117,7 @@ double eni_probe_sum(float *to, const float *from, uint64_t bytes, int64_t budge
     return eni_probe_median(seconds, n) / (double)bytes;
 }
 
-/* ---- what lies between the measured sizes ---- */
+/* ---- between the measured sizes ---- */
 
 void eni_cost_add(eni_cost_curve *curve, double bytes, double seconds)
 {

@@ -1,8 +1,8 @@
-/* probe.h - short measurements: what an all-reduce takes among the ranks of a group, how fast a core copies
- * and adds. Medians of a few rounds after a warm-up, bounded in time; nothing that is measured with is kept,
- * and no result of a run depends on what was measured.
+/* probe.h - short measurements: the time of an all-reduce in a group of ranks, the speed at which a core
+ * copies and adds. Medians of a few rounds after a warm-up, bounded in time; measured data is not kept, and no
+ * result of a run depends on it.
  *
- * What follows from them (how many bytes a second, which algorithm when) is cost_model.h's. */
+ * The conclusions (how many bytes a second, which algorithm when) are cost_model.h's. */
 #ifndef COLLECTIVE_PROBE_H
 #define COLLECTIVE_PROBE_H
 
@@ -10,7 +10,7 @@
 
 #include "runtime/collective/coll.h"
 
-/* ---- measured times of one operation over the size of its vector, and what lies in between ---- */
+/* ---- measured times of one operation by the size of its vector, interpolated ---- */
 
 enum { ENI_COST_POINTS = 16 };
 
@@ -24,12 +24,11 @@ typedef struct eni_cost_curve {
     eni_cost_point point[ENI_COST_POINTS];
 } eni_cost_curve;
 
-/* Puts a measurement where it belongs; one of a size that is there replaces it. The curve is full: ignored. */
+/* Inserts a measurement, or replaces the one of that size. Ignored if the curve is full. */
 void eni_cost_add(eni_cost_curve *curve, double bytes, double seconds);
 
-/* Linear between two points; below the first one what that took (a latency), above the last one in proportion
- * to the last segment's slope, and at least that of the last point's bytes through zero when there is no
- * other. NAN: no points. */
+/* Linear between two points. Below the first: its time (a latency). Above the last: the last segment's slope,
+ * if it rises; a single point: in proportion to its bytes. NAN: no points. */
 double eni_cost_at(const eni_cost_curve *curve, double bytes);
 
 /* The line seconds = alpha + beta * bytes through the points, least squares of the relative error, so that 4
@@ -39,14 +38,12 @@ void eni_cost_line(const eni_cost_curve *curve, double *alpha_out, double *beta_
 /* ---- measuring ---- */
 
 /* All ranks of the group call it with the same sizes (bytes, multiples of 4, at most what a slot holds) and
- * slot, whose contents are overwritten by their mean: zeros stay zeros. Each size gets about budget_ns, and
- * one round where that is not enough. curve_out is this rank's: medians of the time from a barrier to the
- * end. */
+ * slot, whose contents are overwritten by their mean: zeros stay zeros. Each size gets about budget_ns, at
+ * least one round. curve_out is this rank's: medians of the time from a barrier to the end. */
 en_status eni_probe_allreduce(eni_coll *coll, uint32_t slot, const uint64_t *bytes, int nsizes,
                               int64_t budget_ns, eni_cost_curve *curve_out);
 
-/* Seconds per byte that this core loads or stores while it copies `bytes` bytes from one place to another: a
- * copy of b bytes moves 2b. `from` and `to` have room for `bytes`. */
+/* Seconds per byte that this core loads or stores while it copies `bytes` bytes, which moves twice as many. */
 double eni_probe_copy(float *to, const float *from, uint64_t bytes, int64_t budget_ns);
 
 /* Seconds per byte of a vector that is added to another one. */

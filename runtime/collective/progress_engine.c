@@ -1,5 +1,4 @@
-/* progress_engine.c - the engine over TCP: what the progress thread does, and the calls of the compute
- * thread.
+/* progress_engine.c - the engine over TCP: the progress thread, and the calls of the compute thread.
  *
  * submit raises a number and wakes the thread. The thread starts operations, receives frames, sends frames
  * and ends operations until nothing moves; then it looks at who is alive, and sleeps in ppoll until a socket
@@ -34,14 +33,14 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
 
-/* Of the header; the payload's follows on. */
+/* CRC of the header, to be continued over the payload. */
 static uint32_t checksum(eni_frame frame)
 {
     frame.crc = 0;
     return eni_crc32c(0, &frame, sizeof frame);
 }
 
-/* Starts sending; the payload stays in place until stream_push says that the frame is gone. */
+/* Starts sending; the payload stays in place until stream_push reports the frame sent. */
 static void stream_begin(eni_stream *stream, const eni_frame *frame, const float *data)
 {
     stream->tx = *frame;
@@ -75,7 +74,7 @@ static en_status stream_push(eni_stream *stream, eni_coll *coll)
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return EN_OK;
         if (sent < 0) {
-            eni_debug("stream", "rank %d cannot be sent to: %s", stream->peer, strerror(errno));
+            eni_debug("stream", "cannot send to rank %d: %s", stream->peer, strerror(errno));
             return EN_EPEER;
         }
         stream->tx_done += (size_t)sent;
@@ -86,8 +85,8 @@ static en_status stream_push(eni_stream *stream, eni_coll *coll)
     return EN_OK;
 }
 
-/* Reads towards a complete header: when rx_done has come that far, stream->rx is one. An orderly end between
- * two frames closes the stream and is EN_OK: whether it came too early is for the caller to know. */
+/* Reads towards a complete header, which is in stream->rx once rx_done covers it. An orderly end between two
+ * frames closes the stream and is EN_OK: the caller knows whether it came too early. */
 static en_status stream_pull_header(eni_stream *stream, eni_coll *coll)
 {
     size_t got = 0;
@@ -108,7 +107,7 @@ static en_status stream_pull_header(eni_stream *stream, eni_coll *coll)
     const bool is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
     if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known)
         return eni_fail(EN_EPROTO, "stream",
-                        "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d, type %u)",
+                        "rank %d sent %u bytes that are not a valid frame (magic %08x, rank %d, type %u)",
                         stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
                         stream->rx.type);
     stream->rx_crc = stream->has_crc ? checksum(stream->rx) : 0;
@@ -139,8 +138,8 @@ static en_status stream_check(const eni_stream *stream)
     if (stream->rx_crc == stream->rx.crc) return EN_OK;
     return eni_fail(
         EN_EPROTO, "stream",
-        "what rank %d sent of #%llu for bucket %u (%u elements at %llu) was damaged on its way: checksum "
-        "%08x, should be %08x: memory, network card or cable; nothing was added",
+        "a frame of rank %d (#%llu, bucket %u, %u elements at %llu) was damaged in transit: checksum "
+        "%08x, expected %08x; nothing was added; check memory, network card and cable",
         stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
         (unsigned long long)stream->rx.at, stream->rx_crc, stream->rx.crc);
 }
@@ -192,7 +191,7 @@ static bool inflight_is_complete(const eni_coll *coll, const eni_inflight *infli
     return true;
 }
 
-/* Ends what is complete; tells the compute thread in the order of submit. */
+/* Ends complete operations; reports them to the compute thread in the order of submit. */
 static void inflight_end_all(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
@@ -211,7 +210,7 @@ static void inflight_end_all(eni_coll *coll)
 
 /* ---- sending ---- */
 
-/* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
+/* Announces to a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
 static bool ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 {
     const eni_progress_engine *p = coll->state;
@@ -272,7 +271,7 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
         }
         const en_status st = stream_push(stream, coll);
         if (st != EN_OK && stream->tx.type == ENI_FRAME_READY) {
-            /* the peer has finished and needs to know nothing */
+            /* the peer has finished and needs no READY */
             stream->told_ready = UINT64_MAX;
             stream->is_sending = false;
             return EN_OK;
@@ -291,8 +290,8 @@ static eni_call_position header_position(const eni_frame *header)
                                header->bucket, header->count, header->dtype, header->training};
 }
 
-/* Whether the operation of a data header can be received now; if not, the link stands still until it can.
- * What its sender owed us before must have come by then, or that would be for ever: EN_EMISMATCH. */
+/* Whether the operation of a data header can be received now; if not, the link pauses until it can. Its
+ * sender's earlier data must have come by then, or the pause would never end: EN_EMISMATCH. */
 static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, bool *is_due_out)
 {
     const eni_progress_engine *p = coll->state;
@@ -325,7 +324,7 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     }
     if (header->deliver_ns != 0 && coll->config.shaper == NULL)
         return eni_fail(EN_EMISMATCH, "coll",
-                        "rank %d emulates a network and rank %d does not: give both the same --net",
+                        "rank %d emulates a network and rank %d does not: use the same --net on both",
                         stream->peer, coll->config.rank);
     float *data = NULL;
     const bool is_expected = seq == header->seq && !inflight->is_done &&
@@ -334,7 +333,7 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
         return eni_fail(
             EN_EMISMATCH, "coll",
             "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
-            "%d does not expect: another algorithm, segment size or range",
+            "%d does not expect: the algorithm, segment size or range differs",
             stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
             (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
             eni_coll_op_name(header->op), coll->config.rank);
@@ -360,7 +359,7 @@ static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
 {
     const eni_frame *header = &stream->rx;
     if (header->epoch == coll->config.epoch && header->n == 0) return stream_check(stream);
-    return eni_fail(EN_EMISMATCH, "coll", "rank %d says in epoch %u that it is ready, rank %d is in epoch %u",
+    return eni_fail(EN_EMISMATCH, "coll", "rank %d is ready in epoch %u, but rank %d is in epoch %u",
                     stream->peer, header->epoch, coll->config.rank, coll->config.epoch);
 }
 
@@ -369,7 +368,7 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *w
 {
     bool is_due;
     *went_out = false;
-    if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
+    if (stream->rx_hold_ns > 0) { /* complete, but still on the emulated network */
         if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
         payload_arrived(coll, stream);
         *went_out = true;
@@ -442,8 +441,7 @@ static en_status advance(eni_coll *coll)
 
 /* ---- the thread ---- */
 
-/* The bytes without which waking up is of no use: the rest of a payload. If it cannot be set, that costs
- * wakes. */
+/* Wakes the thread only when the rest of a payload is there. A failure to set it only costs wake-ups. */
 static void lowat_set(eni_stream *stream)
 {
     enum { MOST = 256 << 10 };
@@ -455,7 +453,7 @@ static void lowat_set(eni_stream *stream)
     setsockopt(stream->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);
 }
 
-/* What to wait for, and until when. */
+/* Fills in the descriptors to wait for. Returns until when. */
 static int64_t polls_fill(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
@@ -485,11 +483,11 @@ static void progress_sleep(eni_coll *coll)
     const struct timespec left = {(time_t)(left_ns / ENI_SECOND), (long)(left_ns % ENI_SECOND)};
     ppoll(p->polls, (nfds_t)coll->config.nranks + 2, until_ns == INT64_MAX ? NULL : &left, NULL);
     uint64_t count;
-    if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) return; /* somebody else's wake */
+    if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) return; /* another's wake */
 }
 
-/* The end in good order: what we sent must be with the peer's kernel, and what it sent must be read, or our
- * close would be a reset that can overtake our last frames. */
+/* An orderly end: what we sent must be with the peer's kernel, and what it sent must be read, or our close
+ * would be a reset that can overtake our last frames. */
 static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
 {
     enum { LOOK_MS = 2 };
@@ -560,7 +558,7 @@ static en_status progress_alloc(eni_coll *coll)
     if (p->wake_fd < 0 || p->inflight == NULL || p->streams == NULL || p->polls == NULL ||
         p->chunks == NULL || p->hops == NULL || p->messages == NULL || p->segment == NULL ||
         p->scratch == NULL)
-        return eni_fail(EN_ENOMEM, "coll", "no memory for the operations of %zu ranks", n);
+        return eni_fail(EN_ENOMEM, "coll", "out of memory for the operations of %zu ranks", n);
     return EN_OK;
 }
 
@@ -586,7 +584,7 @@ static en_status progress_open(eni_coll *coll)
     return thread_start(coll);
 }
 
-/* Whether there is a connection to everybody that this operation talks to. */
+/* Whether every peer of this operation is connected. */
 static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 {
     const eni_progress_engine *p = coll->state;

@@ -1,11 +1,11 @@
 /* progress_engine.h - the progress thread of a group over TCP, and the algorithms that it runs.
  *
- * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c) is
- * what an operation sends to whom and does with what arrives; it never touches a socket and never waits.
+ * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c) decides what an
+ * operation sends to whom and what it does with arriving data; it never touches a socket and never waits.
  *
  * Order. On every link the oldest unfinished operation goes first. Data of a later one is sent only to a
- * rank that has said (READY) that it has submitted it. So a receiver that meets an operation which it has
- * not submitted yet may simply stop reading: nothing that it needs can be behind.
+ * rank that has announced (READY) that it has submitted it. So a receiver that meets an operation which it
+ * has not submitted yet may simply stop reading: nothing that it needs can be behind.
  * Private to runtime/collective. */
 #ifndef COLLECTIVE_PROGRESS_ENGINE_H
 #define COLLECTIVE_PROGRESS_ENGINE_H
@@ -48,9 +48,9 @@ typedef struct eni_stream {
     int fd; /* -1: none, or the peer has closed in good order */
     int peer;
     bool has_crc;        /* both sides fill in and check the checksum */
-    bool has_data;       /* the peer has sent data, so it wants to know what we are ready for */
-    uint64_t peer_ready; /* operations that the peer has submitted, as far as it has said */
-    uint64_t told_ready; /* what it knows of us */
+    bool has_data;       /* the peer has sent data, so it needs our READY */
+    uint64_t peer_ready; /* operations the peer has announced as submitted */
+    uint64_t told_ready; /* as last announced to it */
 
     bool is_sending;
     eni_frame tx;
@@ -86,15 +86,15 @@ typedef struct eni_chunk { /* a range of the operation that travels round the ri
     uint64_t nsamples; /* behind this rank's copy of the sum */
 } eni_chunk;
 
-typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent on, and what has arrived */
+typedef struct eni_hop {     /* a step of the ring: how much of its chunk was sent on, and has arrived */
     uint64_t sent, received; /* elements */
     bool is_sent, is_received;
 } eni_hop;
 
-typedef struct eni_coll_message { /* what goes to or comes from one peer */
+typedef struct eni_coll_message { /* sent to or received from one peer */
     uint64_t lo, hi, at;          /* elements [lo, hi), `at` of them are done */
     uint64_t nsamples;
-    int nleft; /* not 0: so much is still to go (of the ring: steps) */
+    int nleft; /* 0: complete (ring: steps to go) */
 } eni_coll_message;
 
 typedef struct eni_inflight { /* an operation in progress */
@@ -121,8 +121,8 @@ typedef struct eni_algorithm {
      * address, advances the operation, and returns true. */
     bool (*next)(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame, const float **data_out);
 
-    /* A header that belongs to this operation arrived. Says where the payload goes (NULL: the link's
-     * scratch), or false for a header that this algorithm does not expect now. */
+    /* A header of this operation arrived. Sets where the payload goes (NULL: the link's scratch); false if
+     * the algorithm does not expect it now. */
     bool (*accept)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
                    float **data_out);
 
@@ -132,7 +132,7 @@ typedef struct eni_algorithm {
     void (*end)(eni_coll *coll, eni_inflight *inflight); /* may be NULL */
 } eni_algorithm;
 
-#define ENI_PROGRESS_FAILED UINT64_MAX /* of eni_progress_engine.completed: wakes every waiter */
+#define ENI_PROGRESS_FAILED UINT64_MAX /* value of completed that wakes every waiter */
 
 typedef struct eni_progress_engine {
     /* Between the compute thread and the progress thread. */

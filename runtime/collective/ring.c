@@ -87,7 +87,7 @@ static bool can_send(const eni_inflight *inflight, int step)
     return before->is_received || before->received > hop->sent;
 }
 
-/* The step farthest on its way that can send. False: none can. */
+/* The step farthest on its way that can send; false if no step can. */
 static bool step_to_send(eni_inflight *inflight, int *step_out)
 {
     while (inflight->nearest_step < inflight->last_step && hop_at(inflight, inflight->nearest_step)->is_sent)
@@ -148,8 +148,8 @@ static bool ring_accept(eni_coll *coll, eni_inflight *inflight, int peer, const 
     return true;
 }
 
-/* own = sum + own * weight, in one pass with all that is left to do: what begins a sum arrives as its
- * sender's bare share, so nobody reads a vector only to multiply it; and the last rank makes the mean. */
+/* own = sum + own * weight, in one pass with everything else: a sum begins with its first rank's unweighted
+ * share, so that no rank reads a vector only to multiply it; and the last rank makes the mean. */
 static void add_share(eni_coll *coll, eni_inflight *inflight, const eni_frame *frame, const float *sum)
 {
     eni_chunk *chunk = chunk_received_at(coll, inflight, frame->step);
@@ -192,7 +192,7 @@ static void ring_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const
         inflight->farthest_step = frame->step + 1;
 }
 
-/* The chunk whose sum ends here has seen everybody's samples. */
+/* The chunk whose sum ends here has counted all ranks' samples. */
 static void ring_end(eni_coll *coll, eni_inflight *inflight)
 {
     if (eni_coll_is_reduction(inflight->op))

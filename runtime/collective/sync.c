@@ -1,4 +1,4 @@
-/* sync.c - spins for a while, then sleeps on a futex; looks now and then whether it is to end. */
+/* sync.c - spins for a while, then sleeps on a futex; checks now and then whether to give up. */
 #include "runtime/collective/sync.h"
 
 #include <limits.h>
@@ -68,7 +68,7 @@ en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, int64_t
         en_status st = eni_alive_status(alive);
         if (st == EN_OK && until_ns != INT64_MAX && eni_now_ns() >= until_ns) st = EN_ETIMEOUT;
         if (st != EN_OK)
-            return eni_flag_get(flag) >= want ? EN_OK : st; /* the last thing that it did counts */
+            return eni_flag_get(flag) >= want ? EN_OK : st; /* a dying peer's last set still counts */
         atomic_fetch_add(&flag->sleepers, 1);
         const uint64_t seen = atomic_load(&flag->value);
         if (seen < want) futex_sleep(flag, (uint32_t)seen);

@@ -12,8 +12,9 @@
 
 #define ENI_ALIVE_SLICE_MS 20 /* the longest sleep between two looks at who is alive */
 
-/* Who is alive. `status` is called from any thread, at least every 20 ms while somebody waits, and must not
- * block: EN_OK, or what the wait shall return (EN_EPEER, EN_EMEMBER, EN_ESTOP, EN_EINTR). NULL: all live. */
+/* Liveness of the peers. `status` is called from any thread, at least every 20 ms during a wait, and must not
+ * block: EN_OK, or the status that the wait is to return (EN_EPEER, EN_EMEMBER, EN_ESTOP, EN_EINTR). NULL:
+ * all are alive. */
 typedef struct eni_alive {
     en_status (*status)(void *user);
     void *user;
@@ -27,7 +28,7 @@ static inline en_status eni_alive_status(const eni_alive *alive)
 
 typedef struct eni_flag {
     _Atomic uint64_t value;    /* the futex word is its lower half */
-    _Atomic uint32_t sleepers; /* who must be woken; stays too high when a sleeper dies, which costs a call */
+    _Atomic uint32_t sleepers; /* to be woken; too high after a sleeper has died, which costs a call */
     uint32_t unused;
 } eni_flag;
 
@@ -39,13 +40,13 @@ static inline uint64_t eni_flag_get(const eni_flag *flag)
 /* Everything written before is visible to whoever sees `value`. Wakes the sleepers. */
 void eni_flag_set(eni_flag *flag, uint64_t value);
 
-/* The same, one more than before; several may do it at once. */
+/* The same, one more than before; several threads may do it at once. */
 void eni_flag_add(eni_flag *flag);
 
-/* Waits until the flag is at least `want`: spins for spin_ns (0 when ranks share cores: whoever spins keeps
- * the other from arriving), yields for up to a millisecond, then sleeps. A negative spin_ns takes from that
- * millisecond: -ENI_MILLI sleeps at once. EN_OK, what `alive` says, or EN_ETIMEOUT 20 ms after until_ns at
- * the latest (INT64_MAX: never). */
+/* Waits until the flag is at least `want`: spins for spin_ns (0 when ranks share cores: a spinning rank would
+ * keep the other from arriving), yields for up to a millisecond, then sleeps. A negative spin_ns takes from
+ * that millisecond: -ENI_MILLI sleeps at once. EN_OK, `alive`'s status, or EN_ETIMEOUT 20 ms after until_ns
+ * at the latest (INT64_MAX: never). */
 en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, int64_t until_ns,
                          const eni_alive *alive);
 

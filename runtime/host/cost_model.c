@@ -1,4 +1,4 @@
-/* cost_model.c - one function a formula: ring, naive, direct, the server; then a step with overlap. */
+/* cost_model.c - one function per formula: ring, naive, direct, the server; then a step with overlap. */
 #include "runtime/host/cost_model.h"
 
 static double max(double a, double b)
@@ -62,8 +62,8 @@ double eni_cost_pipeline(int n, const double *ready, int nstages, const double *
 }
 
 /* How much longer a micro-batch takes while `busy` processes of a host compute one each. Neighbours share
- * memory and clock, and all wait for the slowest; more processes than cores take turns, which costs more than
- * the turns. Between the three measured points it is linear, and beyond them in proportion. */
+ * memory and clock, and all wait for the slowest; more processes than cores also pay for switching. Linear
+ * between the three measured points, and in proportion beyond them. */
 static double slowness(const eni_cost_machine *m, int busy)
 {
     const double k = m->cores, alone = m->compute_alone;
@@ -91,8 +91,8 @@ static eni_cost_numbers link_of(const eni_cost_numbers *core, const eni_cost_lay
     return link;
 }
 
-/* `end`: when the last bucket is back, with everybody computing at the pace that `busy` ranks have. `work`:
- * core seconds of the whole host in this step. */
+/* `end`: when the last bucket is back, with all ranks computing at the pace of `busy` ranks. `work`: core
+ * seconds of the whole host in this step. */
 static eni_cost_step conclude(const eni_cost_machine *m, double compute, double update, double end,
                               double exchange, double work)
 {
@@ -112,8 +112,8 @@ static void times_of(const eni_cost_machine *m, double compute, double ready[])
         ready[b] = m->ready[b] * compute;
 }
 
-/* In shared memory the ranks themselves load and store: nothing is hidden, all take turns, and the step of
- * the optimizer is in it. */
+/* In shared memory the ranks themselves load and store: nothing is hidden, they share the cores, and the
+ * optimizer's step is included. */
 static eni_cost_step direct_step(const eni_cost_machine *m, const eni_cost_layout *place, double compute)
 {
     double exchange = 0;
@@ -150,7 +150,7 @@ eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_layout 
     const eni_cost_numbers *store = place->is_networked ? &m->store_tcp : &m->store_shm;
     const double slow = slowness(m, r), compute = m->compute_alone * slow, bytes = total_bytes(m);
     const double rate = place->rate > 0 ? 1 / place->rate : 0;
-    /* shards on the host of the ranks serve at once only as far as the ranks leave cores idle */
+    /* shards on the ranks' host serve in parallel only on cores that the ranks leave idle */
     const double shards = place->has_own_host ? s : max(1, min(s, m->cores - r));
     const eni_cost_numbers wire = {0, rate, 0};
     double exchange = 0;

@@ -1,22 +1,22 @@
-/* cost_model.h - what an exchange, and a step, should take: pure functions of a few measured numbers.
+/* cost_model.h - how long an exchange, and a step, should take: pure functions of a few measured numbers.
  *
  * All times are seconds, all sizes bytes. The numbers:
  *
  *     alpha   latency: a flag exchange in shared memory; a message of no bytes over TCP, to a neighbour
  *     beta    seconds per byte over a link: of the network, or of the core that feeds it, whichever is slower
- *     gamma   seconds per byte that is added to another one
+ *     gamma   seconds per byte added
  *     move    seconds per byte loaded or stored by one core while all of them do
  *
  * Collectives. ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
  * workstations", JPDC 2009: 2(p-1) hops of S/p. naive, and the alpha-beta-gamma notation: Thakur,
  * Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
- * direct: everybody loads and stores 2pS/p (coll.h), and more ranks than cores take turns. Parameter server:
+ * direct: each rank loads and stores 2pS/p (coll.h), and more ranks than cores take turns. Parameter server:
  * Jiang and others, "A unified architecture for accelerating distributed DNN training" (BytePS), OSDI 2020:
  * with s servers the busiest link carries max(1, p/s) S each way.
  *
  * A step. Buckets leave as backward completes them and pass through stages (the ring; push, then pull), each
- * of which serves one bucket at a time: a flow shop. On top of that nothing is faster than its cores: the
- * work of all processes of a host, divided by its cores, bounds the step from below. */
+ * of which serves one bucket at a time: a flow shop. Cores are a second bound: the work of all processes of a
+ * host, divided by its cores, bounds the step from below. */
 #ifndef HOST_COST_MODEL_H
 #define HOST_COST_MODEL_H
 
@@ -31,7 +31,7 @@ double eni_cost_ring(int p, double bytes, const eni_cost_numbers *link);
 double eni_cost_naive(int p, double bytes, const eni_cost_numbers *link);
 double eni_cost_direct(int p, int cores, double bytes, double alpha, double move);
 
-/* The mean and an optimizer step with one slot in one pass over one copy of the weights: everybody loads p
+/* The mean and an optimizer step with one slot in one pass over one copy of the weights: each rank loads p
  * gradients, weights and slot of its S/p, and stores weights and slot. */
 double eni_cost_fused(int p, int cores, double bytes, double alpha, double move);
 
@@ -43,7 +43,7 @@ double eni_cost_push(int p, int servers, double bytes, const eni_cost_numbers *l
 
 enum { ENI_COST_BUCKETS = 512, ENI_COST_STAGES = 3 };
 
-/* What this machine and this model were found to be. */
+/* Measurements of this machine and this model. */
 typedef struct eni_cost_machine {
     int cores;
     double compute_alone;    /* one micro-batch, forward and backward, on one core, the others idle */
@@ -59,7 +59,7 @@ typedef struct eni_cost_machine {
     double ready[ENI_COST_BUCKETS]; /* when it leaves, as a share of compute: 0 .. 1 */
 } eni_cost_machine;
 
-/* Where the ranks are. */
+/* Where ranks and servers run. */
 typedef struct eni_cost_layout {
     int ranks;         /* of the run */
     int ranks_on_host; /* of one host; they share its cores */
@@ -70,12 +70,12 @@ typedef struct eni_cost_layout {
     double delay;
 } eni_cost_layout;
 
-/* What bounds a step, for people. */
+/* A step's time and its parts. */
 typedef struct eni_cost_step {
     double seconds;
-    double compute;  /* of that, the rank's own computing as it is slowed by those who share its cores */
-    double exchange; /* the exchange, if nothing hid it */
-    double exposed;  /* what of the step is neither compute nor update */
+    double compute;  /* the rank's own computing, slowed by others on its cores */
+    double exchange; /* the exchange without overlap */
+    double exposed;  /* the step less compute and update */
     bool is_cpu_bound;
 } eni_cost_step;
 
@@ -83,7 +83,7 @@ eni_cost_step eni_cost_step_ring(const eni_cost_machine *machine, const eni_cost
 eni_cost_step eni_cost_step_ps(const eni_cost_machine *machine, const eni_cost_layout *place);
 
 /* The least p in [2, most] from which on the ring's step is never slower than that of the server with
- * place->servers shards, up to `most`; 0: there is none. */
+ * place->servers shards, up to `most`; 0: no such p. */
 int eni_cost_crossover(const eni_cost_machine *machine, const eni_cost_layout *place, int most);
 
 /* When the last of n buckets has left the last of `nstages` stages. Bucket b is there at ready[b] and

@@ -11,7 +11,7 @@
 
 enum { SIZES = 4, ROUNDS = 9 };
 
-/* What one round measures; a NAN is not measured. */
+/* The times of one round; NAN: not measured. */
 typedef struct round_ns {
     double allreduce[SIZES], pull[SIZES], push[SIZES], step[SIZES], barrier;
 } round_ns;
@@ -46,8 +46,7 @@ static uint32_t largest_between(const eni_buckets *buckets, uint64_t above, uint
     return best;
 }
 
-/* The largest, and then each the largest of at most a quarter of the one before; the last one is the smallest
- * of all. */
+/* The largest bucket, then each time the largest of at most a quarter of it; at last the smallest. */
 static void choose_sizes(measuring *m)
 {
     const eni_buckets *buckets = m->config->buckets;
@@ -83,7 +82,7 @@ static en_status run_coll(const measuring *m, int op, uint32_t bucket)
     return eni_coll_run(m->config->coll, &operation);
 }
 
-/* The weights that this rank has go where they are, so nothing changes. */
+/* This rank's weights are received where they are, so nothing changes. */
 static en_status run_call(const measuring *m, uint32_t type, uint32_t bucket)
 {
     eni_client *client = m->config->client;
@@ -95,7 +94,7 @@ static en_status run_call(const measuring *m, uint32_t type, uint32_t bucket)
     return eni_client_wait(client, bucket);
 }
 
-/* From the moment when all begin to the one when the last is done. */
+/* Times it from a common start until the last rank is done. */
 static en_status run_call_together(const measuring *m, uint32_t type, uint32_t bucket, double *ns_out)
 {
     EN_TRY(run_coll(m, ENI_COLL_BARRIER, bucket));
@@ -138,9 +137,9 @@ static en_status run_round(const measuring *m, round_ns *r)
     return EN_OK;
 }
 
-/* ---- what follows from them ---- */
+/* ---- from times to costs ---- */
 
-/* Over the rounds, of the double at `offset` in each. */
+/* The median over the rounds of the double at `offset`, in seconds. */
 static double median_s(const measuring *m, size_t offset)
 {
     double value[ROUNDS];
@@ -169,7 +168,7 @@ static void conclude(const measuring *m, eni_costs *costs)
     }
 }
 
-/* As many rounds as the time allows, by rank 0's watch. */
+/* As many rounds as the time allows, by rank 0's clock. */
 static en_status choose_rounds(measuring *m, int64_t took_ns)
 {
     const int64_t fit = ENI_COSTS_NS / (took_ns > 0 ? took_ns : 1);

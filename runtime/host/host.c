@@ -1,5 +1,5 @@
-/* host.c - a host: the strategy's hooks, each called and then held to the contract, a host's life, one step,
- * and what checkpoints ask of it (host.h). */
+/* host.c - a host: calls the strategy's hooks and holds each to the contract, opens and closes, drives one
+ * step, and answers what checkpoints ask (host.h). */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- hooks ---- */
 
-/* What a strategy may not do ends the run in one line that names strategy, hook, rank, step and bucket,
+/* A breach of the contract ends the run with one line that names strategy, hook, rank, step and bucket,
  * whatever the hook returns. */
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
@@ -34,18 +34,18 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
     eni_hook_enter(host->config.hooks, place);
 }
 
-/* What the hook has left behind, and how it ended. */
+/* Ends a hook: checks its status and what it did. */
 static en_status end_hook(eni_host *host, en_status st)
 {
     eni_hook_leave(host->config.hooks);
     if (atomic_load(&host->hook.is_called_beside)) host->hook.verdict = EN_EBUG;
     if (host->hook.verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
-                        st == EN_ESTOP ? "which only the host may say: the budget is used up"
-                                       : "which is no status");
-    /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
-     * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
-     * cause. A refused option is the strategy's own sentence: it knows the remedy. */
+                        st == EN_ESTOP ? "which only the host may return: the budget is used up"
+                                       : "which is not an en_status");
+    /* A death and a signal have a line of their own: the strategy is not to blame. Nor is it for a failed GPU,
+     * whose error must stay the last, because the other ranks get it as the cause. A refused option is the
+     * strategy's own sentence: it knows the remedy. */
     const bool is_refused = host->hook.has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
     const bool is_said = host->hook.verdict != EN_OK || st == EN_EPEER || st == EN_EINTR || is_refused ||
                          (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
@@ -54,10 +54,10 @@ static en_status end_hook(eni_host *host, en_status st)
         eni_host_site(host, place, sizeof place);
         if (st != EN_EBUG)
             eni_error("host", "%s failed: %s (status %d)", place, en_status_str(st), st);
-        else if (eni_log_last_error(why, sizeof why)) /* as that a store has refused it */
+        else if (eni_log_last_error(why, sizeof why)) /* such as a store's refusal */
             eni_error("host", "%s failed: %s", place, why);
         else
-            eni_error("host", "%s returned EN_EBUG, and nothing has said what is wrong", place);
+            eni_error("host", "%s returned EN_EBUG without logging an error", place);
     }
     host->hook.place.hook = NULL;
     return host->hook.verdict != EN_OK ? host->hook.verdict : st;
@@ -71,7 +71,7 @@ static en_status hook_open(eni_host *host)
     return end_hook(host, s->open(&host->table, host->state));
 }
 
-/* What plan narrows is used as an index from here on; everything else is as it was. */
+/* The range narrowed by plan is an index from here on, so it is checked; plan changes nothing else. */
 static en_status hook_plan(eni_host *host, uint32_t b)
 {
     const en_strategy *s = host->config.strategy;
@@ -81,7 +81,7 @@ static en_status hook_plan(eni_host *host, uint32_t b)
     begin_hook(host, "plan", bucket);
     const en_status st = s->plan(&host->table, host->state, bucket, &lo, &hi);
     if (lo > hi || hi > bucket->count)
-        eni_host_misuse(host, "gave it the range %llu to %llu of %llu elements; keep lo <= hi <= count",
+        eni_host_misuse(host, "set the range %llu to %llu of %llu elements; keep lo <= hi <= count",
                         (unsigned long long)lo, (unsigned long long)hi, (unsigned long long)bucket->count);
     else if (s->flags & EN_SHARED_PARAMS && (lo != 0 || hi != bucket->count))
         eni_host_misuse(host, "narrowed its range; with EN_SHARED_PARAMS the host divides the step");
@@ -130,18 +130,18 @@ en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
     begin_hook(host, "eval", &host->buckets[0]);
     if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
     if (which < EN_EVAL_PARAM || which > EN_EVAL_VEC)
-        eni_host_misuse(host, "returned %d, which is none of EN_EVAL_*", which);
+        eni_host_misuse(host, "returned %d, which is not one of EN_EVAL_*", which);
     else if (which == EN_EVAL_STORE && !host->transport.is_client && !host->config.has_store)
-        eni_host_misuse(host, "returned EN_EVAL_STORE, and this run has no store");
+        eni_host_misuse(host, "returned EN_EVAL_STORE, but this run has no store");
     else if (which == EN_EVAL_VEC && (!eni_vec_is_valid(host, v) || eni_vec_bucket(v) != 0))
-        eni_host_misuse(host, "returned EN_EVAL_VEC with %u, which is no vector of its bucket", v);
+        eni_host_misuse(host, "returned EN_EVAL_VEC with %u, which is not a vector of its bucket", v);
     EN_TRY(end_hook(host, EN_OK));
     *which_out = which;
     *slot_out = which == EN_EVAL_VEC ? eni_vec_slot(v) : ENI_SLOT_PARAM;
     return EN_OK;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static en_status open_buckets(eni_host *host)
 {
@@ -178,7 +178,7 @@ static en_status open_strategy(eni_host *host)
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(hook_plan(host, b));
     EN_TRY(host->measured.status);
-    EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
+    EN_TRY(eni_host_eval(host, &which, &slot)); /* checked before step 0 */
     host->is_planning = false;
     return EN_OK;
 }
@@ -238,7 +238,7 @@ void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
     host->now.has_micros = true;
 }
 
-/* Until one gradient is seen that is not 0: in most runs the first element that is looked at. */
+/* Looks until one gradient is not 0: in most runs it is the first element. */
 static void look_at_gradient(eni_host *host, uint32_t bucket)
 {
     const eni_bucket_range *range = &host->config.buckets->bucket[bucket];
@@ -289,14 +289,14 @@ en_status eni_host_submit(eni_host *host, uint32_t bucket)
     return EN_OK;
 }
 
-/* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
+/* A wrong order is the worker's bug: a skipped bucket would keep its request without end. */
 static en_status refuse_order(const eni_host *host, const char *what, uint32_t bucket)
 {
-    return eni_fail(EN_EBUG, "host", "%s %u of step %llu, and bucket %u is the next to finish", what, bucket,
-                    (unsigned long long)host->now.step, host->now.nfinished);
+    return eni_fail(EN_EBUG, "host", "unexpected %s %u of step %llu: bucket %u is the next to finish", what,
+                    bucket, (unsigned long long)host->now.step, host->now.nfinished);
 }
 
-/* What was computed since the step's first exchange had left hid it. */
+/* Computation since the step's first exchange left has hidden that exchange. */
 static void note_hidden(eni_host *host)
 {
     if (host->now.left_ns == 0) return;
@@ -326,16 +326,16 @@ en_status eni_host_finish(eni_host *host)
 en_status eni_host_end(eni_host *host)
 {
     if (host->now.nfinished < host->config.buckets->n)
-        return refuse_order(host, "the end before bucket", host->config.buckets->n);
+        return refuse_order(host, "end before bucket", host->config.buckets->n);
     if (!host->of[0].is_called) host->counters.version = host->of[0].steps_taken;
-    if (host->config.has_store && !host->transport.is_client) { /* its leader hands weights on, once a step */
+    if (host->config.has_store && !host->transport.is_client) { /* its leader sends weights, once a step */
         host->counters.version = host->now.step + 1;
         host->counters.lr = host->now.lr;
     }
     return hook_step(host, "after_step", host->config.strategy->after_step);
 }
 
-/* The oldest request in progress that this step or the one before has not made: nobody will wait for it. */
+/* The oldest request in progress from before the last two steps: nobody will wait for it. */
 static const eni_request *forgotten(eni_host *host)
 {
     for (en_req id = host->requests.base; id < host->requests.next; id++) {
@@ -361,8 +361,8 @@ en_status eni_host_over(eni_host *host, bool is_early)
     host->counters.param_crc = eni_host_param_crc(host);
     host->counters.is_unchanged = !is_early && host->progress.has_gradient && host->progress.steps > 1 &&
                                   host->counters.param_crc == host->progress.first_crc;
-    /* a store that has answered no later version may have dropped what this rank gave, or wait for more, or have
-     * died and come back: then all ranks are asked */
+    /* a store that has answered no later version may have dropped this rank's gradients, or wait for more, or
+     * have died and come back: then all ranks are asked */
     if (!host->counters.is_unchanged ||
         (host->progress.has_answer && host->counters.version <= host->progress.first_version))
         return EN_OK;
@@ -385,8 +385,8 @@ en_status eni_host_not_replicated(const en_strategy *strategy)
 {
     return eni_fail(
         EN_EBUG, "host",
-        "%s says EN_REPLICATED, and its ranks end with different weights: make finish leave the same "
-        "in all of them, or leave the flag out",
+        "%s sets EN_REPLICATED, but its ranks end with different weights: make finish leave the same "
+        "weights on all of them, or omit the flag",
         strategy->name);
 }
 

@@ -2,8 +2,8 @@
  *
  * ALONE, GROUP: submit puts the step into the GPU's streams, wait orders the next forward behind it: the host
  * goes on at once. SHARED: the others may read a gradient only when the GPU has computed it, and only the
- * host can tell them. So a request is offered, in the order of submit, once its event is reached: looked at
- * in every submit, waited for in wait.
+ * host can announce that. So a request is offered, in the order of submit, once its event is reached: polled
+ * in every submit, awaited in wait.
  *
  *     submit b0   event b0
  *     submit b1   event b1; b0 is there: offer it
@@ -48,7 +48,7 @@ en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
     return st;
 }
 
-/* ---- shared: the order in which the others hear ---- */
+/* ---- shared: offers in the order of submit ---- */
 
 static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
@@ -75,7 +75,7 @@ static en_status offer(eni_host *host, eni_request *r)
     return st;
 }
 
-/* Up to and with request `last`, waiting for gradients; then as far as they are there. */
+/* Offers up to and including request `last`, waiting for gradients; then those whose gradients are there. */
 static void offer_until(eni_host *host, en_req last)
 {
     for (; host->next_offer < host->requests.next; host->next_offer++) {
@@ -107,7 +107,7 @@ static en_status wait_shared(eni_host *host, eni_request *r)
     return st;
 }
 
-/* ---- what the table calls ---- */
+/* ---- called by the table ---- */
 
 /* The first one connects the group, which takes all ranks. */
 static en_status submit(eni_host *host, const en_bucket *bucket)
@@ -154,8 +154,8 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
     const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
     if (host->config.coll != NULL || bucket->lo != 0 || bucket->hi != bucket->count) {
         eni_host_misuse(host,
-                        "called step on a part of bucket %u, or with other ranks: on a GPU it takes whole "
-                        "buckets, alone; run it with --backend=host",
+                        "called step on a part of bucket %u, or with other ranks: on a GPU it steps whole "
+                        "buckets in a world of one; use --backend=host",
                         bucket->id);
         return EN_EBUG;
     }

@@ -1,9 +1,9 @@
-/* host_ops.c - what a strategy may call, kept with an arena and a transport (host.h): the same code on
- * sockets, in shared memory and in virtual time.
+/* host_ops.c - the strategy's calls, on an arena and a transport (host.h): the same code on sockets, in shared
+ * memory and in virtual time.
  *
- * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll,
- * sendrecv, mean_step and call start and what wait ends; last the table of it all. What is the same for the
- * GPU is in host_state.c, what differs there is in host_gpu.c. */
+ * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which coll, sendrecv,
+ * mean_step and call start and wait ends; last their table. host_state.c has what the GPU shares, host_gpu.c
+ * what differs there. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "core/try.h"
 #include "runtime/host/host_state.h"
 
-/* A call that makes no sense has no request: its wait is EN_EBUG, or why the run ends. */
+/* An invalid call has no request: its wait is EN_EBUG, or the status that ends the run. */
 #define REQUEST_REFUSED UINT64_MAX
 
 static eni_host *host_of(en_host *table)
@@ -43,7 +43,7 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
     }
     if (eni_host_has_slot(host, name, &slot)) return eni_vec_of(slot, like->id);
     if (!host->is_planning) {
-        eni_error("host", "%s asked for the new vector \"%s\" in a step: only in open and plan",
+        eni_error("host", "%s asked for the new vector \"%s\" in a step: do it in open or plan",
                   host->config.strategy->name, name);
         return 0;
     }
@@ -112,7 +112,7 @@ __attribute__((format(printf, 3, 4))) static void host_log(en_host *table, int l
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (level <= 0) host_of(table)->hook.has_refused = true;
-    eni_host_leave_hook(host_of(table)); /* whoever reads it may take his time */
+    eni_host_leave_hook(host_of(table)); /* its reader may be slow */
     eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
     eni_host_return_to_hook(host_of(table));
 }
@@ -122,7 +122,7 @@ static double host_lr(en_host *table)
     return (double)host_of(table)->now.lr;
 }
 
-/* The ranks that a group means, by the one of EN_WORLD, EN_GROUP and EN_LEADERS that has a name of its own. */
+/* Maps a group to EN_WORLD, EN_GROUP or EN_LEADERS, the widest that has the same ranks. */
 static int plain_group(const en_world *world, int group)
 {
     if (group == EN_LOCAL) group = world->nhosts > 1 ? EN_GROUP : EN_WORLD;
@@ -166,14 +166,14 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
 
 /* ---- arithmetic ---- */
 
-/* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
+/* Notes that the strategy writes into a vector: a written gradient may stand for any samples. */
 static void note_write(eni_host *host, en_vec v)
 {
     if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = true;
     if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = false;
 }
 
-/* Whether something else than mean_step may write `v`; else misuse of `operation`. */
+/* Whether anything other than mean_step may write `v`; else misuse of `operation`. */
 static bool may_write(eni_host *host, const char *operation, en_vec v)
 {
     const uint32_t slot = eni_vec_slot(v);
@@ -196,7 +196,7 @@ static bool is_in_arena(eni_host *host, const char *operation)
     if (host->config.gpu == NULL) return true;
     eni_host_misuse(
         host,
-        "called %s, but its vectors lie on the GPU, where mean_step and step alone change them; run it "
+        "called %s, but its vectors lie on the GPU, where only mean_step and step change them; run it "
         "with --backend=host",
         operation);
     return false;
@@ -263,7 +263,7 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_
     return r;
 }
 
-/* Handles come from a plugin: one of another bucket, or none at all, would reach past the arena. */
+/* Handles come from a plugin: an invalid one, or one of another bucket, would reach past the arena. */
 static bool is_vector_of(eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
 {
     if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return true;
@@ -280,7 +280,7 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
  *     a copy each   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
  *     shared        read 2 slices, step one
  *
- * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
+ * This is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
 en_status eni_host_share_params(eni_host *host)
 {
@@ -324,7 +324,7 @@ static void fuse(eni_host *host, eni_request *r)
 
 /* ---- collectives ---- */
 
-/* A request that could not start is remembered as one whose wait says why. */
+/* A request that could not start is kept, and its wait returns why. */
 static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const en_bucket *bucket,
                          bool then_step)
 {
@@ -345,8 +345,8 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     return r->id;
 }
 
-/* Who takes part: EN_WORLD, EN_GROUP or EN_LEADERS as the transport has them; ALONE where this rank is its own
- * group, and the operation the identity; NONE, a misuse. */
+/* The participants: EN_WORLD, EN_GROUP or EN_LEADERS as the transport has them; ALONE where this rank is its
+ * own group, and the operation the identity; NONE, a misuse. */
 enum { ALONE = -1, NONE = -2 };
 static int find_group(eni_host *host, int group)
 {
@@ -359,7 +359,7 @@ static int find_group(eni_host *host, int group)
     eni_host_misuse(host, all == EN_WORLD
                               ? "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
                                 "meet at the servers only"
-                              : "asked for a collective inside one of several hosts, which takes "
+                              : "asked for a collective inside one of several hosts, which requires "
                                 "EN_LEADERS_ARE_CLIENTS or EN_USES_GROUPS");
     return NONE;
 }
@@ -390,14 +390,14 @@ static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
 {
     if (op >= EN_ALLREDUCE && op <= EN_BCAST) return true;
     eni_host_misuse(host,
-                    "called coll on bucket %u with operation %d, which there is not; EN_ALLREDUCE, "
+                    "called coll on bucket %u with unknown operation %d; EN_ALLREDUCE, "
                     "EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE and EN_BCAST are %d to %d",
                     bucket->id, op, EN_ALLREDUCE, EN_BCAST);
     host->hook.verdict = EN_EINVAL;
     return false;
 }
 
-/* Each group does its operations in the order of call, and knows nothing of another's. */
+/* Whether another group works on the vector, a misuse: the operations of two groups have no common order. */
 static bool is_with_another(eni_host *host, int group, const en_bucket *bucket, en_vec v)
 {
     uint32_t left = host->config.strategy->flags & EN_USES_GROUPS ? host->requests.n : 0;
@@ -428,7 +428,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (is_with_another(host, who, bucket, inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
-        host->writes_param = true; /* a copy of another's is no own */
+        host->writes_param = true; /* a broadcast copy does not count */
     eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     if (slot == ENI_SLOT_GRAD && who == EN_LEADERS) in_place.nsamples = host->of[bucket->id].grad_samples;
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
@@ -437,7 +437,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     return start_coll(host, who, &in_place, bucket, false);
 }
 
-/* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
+/* Other processes read this rank's own memory, which with EN_ROUNDS may not hold the weights. */
 static bool may_send(eni_host *host, const char *operation, en_vec v)
 {
     if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return true;
@@ -453,7 +453,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
     if (!eni_host_knows(host, "sendrecv", bucket) || !eni_host_serves(host, "sendrecv", group, what, 0))
         return REQUEST_REFUSED;
     if (group != EN_WORLD) {
-        eni_host_misuse(host, "called sendrecv for a group, and only ranks of EN_WORLD exchange vectors");
+        eni_host_misuse(host, "called sendrecv for a group, but only ranks of EN_WORLD exchange vectors");
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
@@ -555,9 +555,9 @@ static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *b
 {
     const eni_transport *t = &host->transport;
     if (kind < 1 || kind > 255)
-        eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
+        eni_host_misuse(host, "called a store with kind %u; expected 1 .. 255", kind);
     else if (dest != EN_SERVERS && !t->has_rank_stores)
-        eni_host_misuse(host, "called a store inside a worker, which this host has not");
+        eni_host_misuse(host, "called a store inside a worker, which this host does not have");
     else if (dest != EN_SERVERS && (dest < 0 || dest >= host->config.world.nranks))
         eni_host_misuse(host, "called the store of rank %d of %d", dest, host->config.world.nranks);
     else if (dest == EN_SERVERS && !t->is_client)
@@ -646,7 +646,7 @@ en_status eni_host_wait(eni_host *host, en_req req)
         return host->hook.verdict != EN_OK ? host->hook.verdict : EN_EBUG;
     }
     if (req >= host->requests.next) {
-        eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
+        eni_host_misuse(host, "waits for request %llu, which does not exist", (unsigned long long)req);
         return EN_EBUG;
     }
     eni_request *r = eni_host_request(host, req);
@@ -666,7 +666,7 @@ static en_status host_wait(en_host *table, en_req req)
     return eni_host_wait(host_of(table), req);
 }
 
-/* Nothing carries a word yet: every answer's is 0. */
+/* No transport carries a word yet: every answer's is 0. */
 static uint64_t host_answer(en_host *table, en_req req)
 {
     (void)table, (void)req;

@@ -1,6 +1,6 @@
-/* host_state.c - what all files of a host need of its state: how a misuse of the contract is reported, which
- * buckets are the host's own, the slots of named vectors, the rates of a step, and how a wait is shown to
- * others; and how an operation is carried. It calls no other file of the host. */
+/* host_state.c - shared by all files of a host: reports of misuse, which buckets are the host's own, the slots
+ * of named vectors, the rates of a step, the display of a wait to others, and the carrying of operations. It
+ * calls no other file of the host. */
 #include "runtime/host/host_state.h"
 
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 /* ---- misuse ---- */
 
-/* Outside of a hook, as a test calls: "a call of bad (rank 1)". */
+/* Outside of a hook, as in a test: "a call of bad (rank 1)". */
 void eni_host_site(const eni_host *host, char *text, size_t bytes)
 {
     const eni_hook_site call = {"a call", host->config.strategy->name, {{"rank", host->config.world.rank}}};
@@ -53,22 +53,21 @@ bool eni_host_serves(eni_host *host, const char *operation, int group, int what,
     const bool has_groups = (host->config.strategy->flags & EN_USES_GROUPS) != 0;
     char why[160] = "";
     if (group < EN_WORLD || group > EN_LEADERS)
-        snprintf(why, sizeof why, "for group %d; EN_WORLD, EN_LOCAL, EN_GROUP and EN_LEADERS are there",
+        snprintf(why, sizeof why, "for unknown group %d; expected EN_WORLD, EN_LOCAL, EN_GROUP or EN_LEADERS",
                  group);
     else if (group >= EN_GROUP && !has_groups)
-        snprintf(why, sizeof why, "for %s, which takes EN_USES_GROUPS among its flags", names[group]);
+        snprintf(why, sizeof why, "for %s, which requires the flag EN_USES_GROUPS", names[group]);
     else if (group == EN_LEADERS && world->group_rank != 0)
         snprintf(why, sizeof why,
-                 "for EN_LEADERS, and this rank is not the first of its group but %d behind it",
+                 "for EN_LEADERS, but this rank is not the first of its group: it is %d there",
                  world->group_rank);
     else if (group == EN_LOCAL && world->nhosts > 1 && host->config.has_own_groups)
         snprintf(why, sizeof why,
-                 "for EN_LOCAL, and --groups cuts the ranks otherwise than their hosts do: take EN_GROUP");
+                 "for EN_LOCAL, but the groups of --groups are not the hosts': use EN_GROUP");
     else if (what < EN_GRAD || what > EN_WEIGHTS)
-        snprintf(why, sizeof why, "with %d for what it carries; EN_GRAD, EN_DELTA and EN_WEIGHTS are there",
-                 what);
+        snprintf(why, sizeof why, "with unknown contents %d; expected EN_GRAD, EN_DELTA or EN_WEIGHTS", what);
     else if (word != 0)
-        snprintf(why, sizeof why, "with the word %llu, which nothing carries yet: give 0",
+        snprintf(why, sizeof why, "with word %llu, which is not supported yet: use 0",
                  (unsigned long long)word);
     if (why[0] == 0) return true;
     eni_host_misuse(host, "called %s %s", operation, why);
@@ -250,7 +249,7 @@ en_status eni_host_complete(eni_host *host, eni_request *r)
     return r->failed;
 }
 
-/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+/* Blocked time first, work after it: nearly always the true order, and both lengths are exact. */
 static void trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
                        int64_t waited, int64_t end)
 {

@@ -1,16 +1,16 @@
 /* host_state.h - the state of a host, which its files share. Each calls only files below it:
  *
- *     host.c        life, one step: calls the strategy's hooks
- *     host_ops.c    what the strategy may call
+ *     host.c        open, close, one step: calls the strategy's hooks
+ *     host_ops.c    the strategy's calls
  *     host_gpu.c    the same where vectors lie on a GPU
- *     host_state.c  misuse, slots of vectors, rates, operations, waits: what all of them need
+ *     host_state.c  misuse, slots of vectors, rates, operations, waits: shared by all of them
  *
- * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
+ * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is free.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
  *
- * Requests. An en_req counts up; its place is in a ring of operations in progress, of whose blocks only those
- * in use have memory: a thousand hosts in virtual time are one process. A finished one is forgotten; waiting
- * for it again is fine and returns at once; waiting for one that there never was is misuse. */
+ * Requests. An en_req counts up and indexes a ring of operations in progress. Only blocks of the ring in use
+ * have memory: a thousand hosts in virtual time are one process. A finished one is forgotten; waiting for it
+ * again is fine and returns at once; waiting for one that never existed is misuse. */
 #ifndef HOST_HOST_STATE_H
 #define HOST_HOST_STATE_H
 
@@ -33,23 +33,23 @@ typedef struct eni_request {
     const en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
     en_req after;            /* an unsent REQ_CALL: the collective on its vector */
     bool is_offered;         /* REQ_GPU, SHARED: the others know that the gradient is there */
-    bool is_complete;        /* the transport was waited for */
+    bool is_complete;        /* the transport's wait has returned */
     bool then_step;          /* mean_step: the optimizer follows the all-reduce */
     bool is_mean;            /* REQ_COLL: leaves a mean of gradients in grad */
     bool is_fused;           /* mean_step in one pass with it, at these rates */
     bool is_push;            /* REQ_CALL that carries a vector */
     bool is_grad;            /* and that is the gradient: it stands for the samples behind it */
     bool is_unsent;          /* and is not sent yet (host_ops.c) */
-    en_status failed;        /* why it could not start, or what its wait said; EN_OK: nothing so far */
+    en_status failed;        /* why it could not start, or its wait's status; EN_OK: no failure so far */
     eni_hyper hyper;
 } eni_request;
 
-/* The strategy's hook that runs. */
+/* The running hook of the strategy. */
 typedef struct eni_host_hook {
     eni_hook_site place;          /* .hook NULL: none */
-    en_status verdict;            /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    bool has_refused;             /* in it the strategy has logged an error */
-    _Atomic(pthread_t) thread;    /* it runs there; the last one did */
+    en_status verdict;            /* logged already: EN_EBUG after misuse, EN_EINVAL; else EN_OK */
+    bool has_refused;             /* the strategy has logged an error in it */
+    _Atomic(pthread_t) thread;    /* of this hook, or of the last one */
     atomic_bool is_called_beside; /* another thread has called the host */
 } eni_host_hook;
 
@@ -64,7 +64,7 @@ typedef struct eni_host_slot_names {
 typedef struct eni_host_requests {
     eni_request *block[ENI_HOST_REQUESTS / ENI_HOST_BLOCK]; /* made when first used */
     uint32_t n;                                             /* in progress */
-    en_req base;                                            /* whose place is the ring's first */
+    en_req base;                                            /* at the ring's first position */
     en_req next, first;                                     /* the step's first one */
 } eni_host_requests;
 
@@ -77,26 +77,26 @@ typedef struct eni_host_unsent {
 /* The step in progress. */
 typedef struct eni_host_step {
     uint64_t step;
-    float lr;           /* of a step that is taken in it */
+    float lr;           /* of an optimizer step in it */
     uint32_t nfinished; /* buckets of it */
-    uint64_t npushes;   /* answered in it: what counters.staleness is the mean of */
-    bool has_samples;   /* the next two were told */
+    uint64_t npushes;   /* answered in it: counters.staleness is their mean */
+    bool has_samples;   /* the next two are set */
     uint64_t local_samples, world_samples;
     uint64_t micros[EN_GPU_SOURCES]; /* samples of its micro-batches, 0 behind them */
     bool has_micros;
-    int64_t left_ns, busy_ns; /* when its first exchange left, 0: none has; busy() then */
+    int64_t left_ns, busy_ns; /* when its first exchange left (0: not yet), and busy() then */
 } eni_host_step;
 
-/* What is known of a bucket. */
+/* The state of a bucket. */
 typedef struct eni_host_bucket {
     uint64_t steps_taken;  /* optimizer steps */
-    uint64_t steps_begun;  /* and those of which the rates are fixed, but that nobody has waited for */
+    uint64_t steps_begun;  /* and those with fixed rates that were not waited for yet */
     bool is_called;        /* a store has been sent it, or asked for it */
-    bool is_empty;         /* grad is known to have no sample behind it: a step on it is none */
-    bool is_stepping;      /* on a GPU: step was called, and nothing is ordered behind it yet */
+    bool is_empty;         /* grad is known to have no sample behind it: a step changes nothing */
+    bool is_stepping;      /* on a GPU: step was called, but nothing is ordered behind it yet */
     uint64_t grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
-    uint64_t uncovered;   /* computed since the last push of the bucket: by this rank, or by the ranks of this
-                              host where it pushes for them */
+    /* samples since the bucket's last push: this rank's, or its host's if it pushes for it */
+    uint64_t uncovered;
     en_req calling;       /* its last call */
     en_req reqs[EN_REQS]; /* the strategy's */
 } eni_host_bucket;
@@ -112,7 +112,7 @@ typedef struct eni_host_progress {
 } eni_host_progress;
 
 typedef struct eni_host_measured {
-    bool is_done; /* costs are here, or why there are none */
+    bool is_done; /* costs are valid, or status has why not */
     en_status status;
     eni_costs costs;
 } eni_host_measured;
@@ -126,15 +126,15 @@ struct eni_host {
     void *state; /* of the strategy */
     eni_host_slot_names slots;
     bool is_planning;
-    bool has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
-    bool writes_param;      /* some call of the strategy wrote the weights of this rank itself */
+    bool has_shared_params; /* weights and optimizer state, by all ranks: see host_ops.c */
+    bool writes_param;      /* eni_host_writes_param */
     eni_host_requests requests;
     eni_host_unsent unsent;
     eni_host_step now;
     eni_host_bucket *of; /* (n) */
     uint64_t rand_calls;
     eni_host_measured measured;
-    en_req next_offer; /* SHARED: requests before it are offered, or are none of REQ_GPU */
+    en_req next_offer; /* SHARED: requests before it are offered, or not REQ_GPU */
     eni_host_progress progress;
     eni_host_counters counters;
 };
@@ -144,13 +144,13 @@ static inline int64_t eni_host_now(const eni_host *host)
     return host->transport.now_ns == NULL ? eni_now_ns() : host->transport.now_ns(host->transport.user);
 }
 
-/* Time of the compute thread that an exchange took, so far: what it took away cannot have hidden it. */
+/* The compute thread's time spent on exchanges so far: that time cannot have hidden them. */
 static inline int64_t eni_host_busy(const eni_host *host)
 {
     return host->counters.send_ns + host->counters.wait_ns + host->counters.update_ns;
 }
 
-/* An exchange is on its way; of a step's first it is noted when that was. */
+/* Notes that an exchange is on its way; for a step's first one also when. */
 static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
 {
     if (host->now.left_ns != 0) return;
@@ -158,7 +158,7 @@ static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
     host->now.busy_ns = eni_host_busy(host);
 }
 
-/* Weights of a bucket were stepped since begin_ns, by this rank. */
+/* Notes that this rank has stepped weights of a bucket since begin_ns. */
 static inline void eni_host_updated(eni_host *host, uint32_t bucket, int64_t begin_ns)
 {
     const int64_t end_ns = eni_host_now(host);
@@ -167,7 +167,7 @@ static inline void eni_host_updated(eni_host *host, uint32_t bucket, int64_t beg
                    (int)bucket, 0);
 }
 
-/* The slot has some of the optimizer's state. */
+/* Whether the slot has optimizer state. */
 static inline bool eni_host_is_optimizer_slot(const eni_host *host, uint32_t slot)
 {
     return slot - host->slots.optimizer < (uint32_t)host->slots.noptimizer; /* wraps below the first */
@@ -195,14 +195,14 @@ static inline bool eni_vec_is_valid(const eni_host *host, en_vec v)
 
 /* ---- host_state.c ---- */
 
-/* Of this rank's weights in the arena; and that they are those of the beginning now, once. */
+/* CRC of this rank's weights in the arena. note_start records it once, for the initial weights. */
 uint32_t eni_host_param_crc(const eni_host *host);
 void eni_host_note_start(eni_host *host);
 
-/* Where the host is, for people: "submit of bad (rank 1, step 3, bucket 2)". */
+/* The host's position, for people: "submit of bad (rank 1, step 3, bucket 2)". */
 void eni_host_site(const eni_host *host, char *text, size_t bytes);
 
-/* Around what may wait for others: that time is not the hook's, and what happens in it is not its doing. */
+/* Around calls that may wait for others: the hook is not charged with the time, nor with events in it. */
 static inline void eni_host_leave_hook(const eni_host *host)
 {
     eni_hook_leave(host->config.hooks);
@@ -213,35 +213,34 @@ static inline void eni_host_return_to_hook(const eni_host *host)
     if (host->hook.place.hook != NULL) eni_hook_enter(host->config.hooks, &host->hook.place);
 }
 
-/* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
- * .."), and makes it fail. */
+/* Logs a misuse by the running hook, after its site ("submit of bad (rank 1, step 3, bucket 2) .."), and
+ * makes the hook fail. */
 void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether this is the thread of the hooks. Else it is misuse of `operation`, said once; the hook that runs, or
- * the next one, fails with it. */
+/* Whether this is the thread of the hooks. Else it is misuse of `operation`, logged once; the running hook,
+ * or the next one, fails with it. */
 bool eni_host_is_on_thread(eni_host *host, const char *operation);
 
 /* Whether `bucket` is one of the host's own, on the thread of the hooks; else misuse of `operation`. */
 bool eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* Whether an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in
- * one logged sentence. */
+/* Whether an operation for `group` that carries `what` and `word` is possible; else the hook fails with
+ * EN_EINVAL, in one logged sentence. */
 bool eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word);
 
-/* The arena slot of a name; false: it is new. find takes one for it; false: no room. */
+/* The arena slot of a name; false: it is new. find allocates one for it; false: no room. */
 bool eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out);
 bool eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 
 /* A collective on the vector of a bucket, in place. */
 eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
 
-/* The rates of this rank's next step on a bucket; the same for one that begins now; and what is kept of it
- * when it was taken. */
+/* The rates of this rank's next step on a bucket; those of a step that begins now; the record of a step. */
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
 eni_hyper eni_host_begin_step(eni_host *host, uint32_t bucket);
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 
-/* The operations of a transport (host.h): in virtual time the table's, else by the groups of ranks and the
+/* The operations of a transport (host.h): the table's in virtual time, else of the groups of ranks and the
  * store client. */
 en_status eni_operation_start(eni_host *host, eni_operation *op);
 bool eni_operation_test(eni_host *host, const eni_operation *op);
@@ -249,8 +248,8 @@ bool eni_operation_test(eni_host *host, const eni_operation *op);
 /* Ends the operation of a request, once. */
 en_status eni_host_complete(eni_host *host, eni_request *r);
 
-/* The same in a wait of the strategy, which others are shown, and which is traced as `work` of the exchange
- * from begin_ns on, but for what was blocked, and for what was stepped since update_ns was updated_ns. */
+/* The same in a wait of the strategy. Others are shown the wait; it is traced as `work` of the exchange from
+ * begin_ns on, less the blocked time and the steps since update_ns was updated_ns. */
 en_status eni_host_await(eni_host *host, eni_request *r, const char *work, int64_t begin_ns,
                          int64_t updated_ns);
 
@@ -259,8 +258,8 @@ eni_request *eni_host_request(eni_host *host, en_req id);
 
 /* ---- host_gpu.c ----
  *
- * check: whether strategy and world fit. The others only with config.gpu. begin: the step's rates. mean_step,
- * wait: of a request; step: of a world of one, ordered by settle. */
+ * check: whether strategy and world allow it. The others only with config.gpu. begin: the step's rates.
+ * mean_step, wait: of a request; step: of a world of one, ordered by settle. */
 en_status eni_host_gpu_check(const eni_host *host);
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r);
@@ -274,7 +273,7 @@ void eni_host_gpu_offer(eni_host *host);
 /* en_host.wait. */
 en_status eni_host_wait(eni_host *host, en_req req);
 
-/* Sends the calls that wait for a collective: all of them, or as far as that needs no waiting. */
+/* Sends the calls that wait for a collective: all of them, or those that need no waiting. */
 void eni_host_send_unsent(eni_host *host, bool may_block);
 
 /* All operations; .world is the host's own to fill in. */

@@ -134,7 +134,7 @@ static void begin(eni_sim *sim, eni_collective *c)
     eni_sim_post(sim, *free_ns, complete, c);
 }
 
-/* Which ranks a group means: its index in group_free_ns, the lowest and how many; and the place of this one. */
+/* The ranks of a group: its index in group_free_ns, the lowest, their number; this rank's position. */
 typedef struct circle {
     int index;
     int32_t first, n, place;
@@ -149,7 +149,7 @@ static circle circle_of(const eni_sim_rank *rank, int group)
     return (circle){0, 0, w->nranks, w->rank};
 }
 
-/* The n-th collective of a group, made by whoever comes first. */
+/* The n-th collective of a group, made by the first rank to join. */
 static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle *who, const eni_coll_op *op)
 {
     eni_sim *sim = rank->sim;
@@ -177,13 +177,13 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     const circle who = circle_of(rank, group);
     eni_collective *c = find_or_make(rank, group, &who, op);
     if (c == NULL) return EN_ENOMEM;
-    for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
+    for (int32_t i = 0; i < c->n; i++) { /* the first to come, if any */
         const rank_part *other = &c->entries[i];
         if (other->rank == NULL) continue;
         const eni_call_position ours = eni_group_position(1, c->number, op),
                                 theirs = eni_group_position(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
-        eni_sim_fail(sim, st); /* the others would wait for ever */
+        eni_sim_fail(sim, st); /* the others would wait without end */
         EN_TRY(st);
         break;
     }
@@ -222,7 +222,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
     eni_sim_free(sim, wanted);
 }
 
-/* Joins a half with the first that fits, or leaves it at the end of the list. */
+/* Pairs a half with the first that fits, or appends it to the list. */
 static void match(eni_sim *sim, eni_sendrecv *half)
 {
     eni_sendrecv **at = &sim->exchanges.sendrecvs;

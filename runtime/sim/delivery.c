@@ -2,12 +2,12 @@
  *
  *     call -> client -> message -> [network] -> store -> message -> [network] -> client -> done
  *
- * Both ends are those of real runs: the ranks' client (runtime/client/client_step.h) says what to send, and
- * whose an answer is; dedupe, clocks, holds, staleness, sums and steps are the store's (runtime/store). A
- * message has the header of the wire, and takes as long as the network's model says.
+ * Both ends are those of real runs: the ranks' client (runtime/client/client_step.h) decides what to send, and
+ * to which call an answer belongs; dedupe, clocks, holds, staleness, sums and steps are the store's
+ * (runtime/store). A message has the header of the wire, and takes the time of the network's model.
  *
- * A fault plan stands at three places: where a message leaves (it may be lost, doubled or late), before a
- * store (it may be down), and beside a client (it sends again what is overdue). */
+ * A fault plan acts at three points: where a message leaves (it may be lost, doubled or late), before a store
+ * (it may be down), and beside a client (it resends overdue messages). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
     send(sim, &header, action->data);
 }
 
-/* A store's timer rings, unless it was replaced. */
+/* A store's timer fires, unless it was replaced. */
 static void timer_due(void *sim, void *store_)
 {
     eni_sim_store *store = store_;
@@ -125,7 +125,7 @@ static void release(void *message_)
     eni_sim_free(m->sim, m);
 }
 
-/* A call's message lives until the store has let go of its payload. */
+/* A call's message lives until the store releases its payload. */
 static en_status call_store(eni_sim_store *store, eni_sim_message *m)
 {
     const eni_header *h = &m->header;
@@ -180,7 +180,7 @@ en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message)
 
 /* ---- the ranks' clients -------------------------------------------------------------------------------- */
 
-/* The vector of an answer is the rank's. */
+/* Copies an answer's vector to the rank. */
 static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
 {
     const eni_header *h = &answer->header;
@@ -253,7 +253,7 @@ bool eni_delivery_is_client(const eni_sim_rank *rank)
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
 }
 
-/* Makes a store known to a rank's client, if it is not. */
+/* Makes a store known to a rank's client, unless it is already. */
 static void meet(eni_sim_rank *rank, int32_t store)
 {
     const eni_sim *sim = rank->sim;
@@ -290,7 +290,7 @@ void eni_delivery_close_client(eni_sim_rank *rank)
     rank->calls = NULL;
 }
 
-/* To the partitions of stores first .. first + n - 1 that are not empty. */
+/* Makes a call on the partitions of stores first .. first + n - 1 that are not empty. */
 static en_status call_partitions(eni_sim_rank *rank, const eni_operation *op, int32_t first, int32_t n)
 {
     const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->out, op->bucket);

@@ -1,5 +1,5 @@
 /* fiber.c - fibers by ucontext(3): each has a mapped stack above a guard page; resume and leave swap
- * contexts, and tell the sanitizers of it. */
+ * contexts, and announce it to the sanitizers. */
 #include "runtime/sim/fiber.h"
 
 #include <errno.h>
@@ -36,9 +36,9 @@ struct eni_fiber {
     size_t asan_scheduler_bytes;
 };
 
-/* ---- what the sanitizers want to know ------------------------------------------------------------------ */
+/* ---- announcements to the sanitizers ------------------------------------------------------------------- */
 
-/* Before a switch to `base`; a NULL fake_out says that the stack left behind is done with. */
+/* Before a switch to `base`; fake_out NULL: the stack left behind is finished. */
 static void announce_switch(void **fake_out, const void *base, size_t bytes, void *tsan_fiber)
 {
 #ifdef HAS_ASAN
@@ -101,7 +101,7 @@ bool eni_fiber_has_ended(const eni_fiber *fiber)
     return fiber->has_ended;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- new and free -------------------------------------------------------------------------------------- */
 
 en_status eni_fiber_new(void (*body)(void *user), void *user, size_t stack_bytes, eni_fiber **fiber_out)
 {

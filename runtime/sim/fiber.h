@@ -1,8 +1,8 @@
-/* fiber.h - a function that can be left in the middle and gone on with later: a rank in virtual time.
+/* fiber.h - a function that can be left in the middle and resumed later: a rank in virtual time.
  *
  * One scheduler, the thread that calls eni_fiber_resume, and any number of fibers on stacks of their own
  * (mmap, with a guard page below: an overflow is a fault, not a wrong number). Address and thread sanitizer
- * are told of every switch. By ucontext(3). */
+ * know of every switch. By ucontext(3). */
 #ifndef SIM_FIBER_H
 #define SIM_FIBER_H
 
@@ -26,7 +26,7 @@ void eni_fiber_leave(eni_fiber *fiber);
 /* Whether body has returned. */
 bool eni_fiber_has_ended(const eni_fiber *fiber);
 
-/* Scheduler: gives the stack back, also of a fiber that has not ended: what its body held is lost. NULL is
+/* Scheduler: frees the stack, also of an unfinished fiber, whose body's resources are then lost. NULL is
  * fine. */
 void eni_fiber_free(eni_fiber *fiber);
 

@@ -18,7 +18,7 @@ static uint64_t samples_of(void *quadratic, uint64_t micro_batch)
     return micro_batch == q->last_batch ? q->last_samples : q->samples;
 }
 
-static void gradient_of(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
+static en_status gradient_of(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     (void)rank;
     const eni_quadratic *q = quadratic;
@@ -27,6 +27,7 @@ static void gradient_of(void *quadratic, int rank, uint64_t micro_batch, const f
         const double noise = q->noise != 0 ? q->noise * (2 * eni_rng_unit(&key, i) - 1) : 0;
         grad[i] = (float)(curvature(i) * ((double)param[i] - 1 - noise));
     }
+    return EN_OK;
 }
 
 double eni_quadratic_loss(const eni_quadratic *quadratic, const float *param)
@@ -44,7 +45,8 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
     eni_quadratic *q = quadratic;
     memset(q, 0, sizeof *q);
     if (count < 3 * ENI_LINE_FLOATS)
-        return eni_fail(EN_EINVAL, "quadratic", "%llu elements are too few for three tensors: at least %u",
+        return eni_fail(EN_EINVAL, "quadratic",
+                        "%llu elements are too few for three tensors: expected at least %u",
                         (unsigned long long)count, 3 * ENI_LINE_FLOATS);
     q->seed = seed;
     q->noise = 0.5;

@@ -1,4 +1,4 @@
-/* quadratic.h - the problem that needs no model: a noisy quadratic whose answers can be worked out by hand.
+/* quadratic.h - a problem without a model: a noisy quadratic whose answers can be computed by hand.
  *
  *     loss(w) = 1/2 sum_i h_i (w_i - 1)^2        gradient of micro-batch m: h_i (w_i - 1 - noise * u_i(m))
  *

@@ -2,8 +2,8 @@
  *
  * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
  * half of the very .so that runs on real transport; every shard is the real store core (runtime/store/
- * store.h); means and optimizer steps are the real functions. Only time is made up: computing takes what the
- * compute model says, messages take what the network model says, and events happen in the order of
+ * store.h); means and optimizer steps are the real functions. Only time is simulated: computing takes the time
+ * of the compute model, messages take that of the network model, and events happen in the order of
  * (virtual_ns, seq). So a run is a function of its configuration: the same log hash, the same weights.
  *
  *     rank (fiber)  --submit--> network model --> store core --> network model --> rank goes on
@@ -12,7 +12,7 @@
  * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
  * to their size.
  *
- * No fiber, queue or store outlives a call. Runs in different threads do not know of each other. */
+ * No fiber, queue or store outlives a call. Runs in different threads are independent. */
 #ifndef SIM_SIM_H
 #define SIM_SIM_H
 
@@ -25,10 +25,11 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
+#include "run/law.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
-/* What is trained. */
+/* The training problem. */
 typedef struct eni_sim_problem {
     uint64_t count; /* elements of the flat vector */
     const en_model_tensor *tensors;
@@ -36,61 +37,61 @@ typedef struct eni_sim_problem {
     const float *init;                                     /* (count) initial weights of all ranks */
     uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */
     /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch,
-     * param) alone; `rank` only tells whose turn it is. */
-    void (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
+     * param) alone; `rank` only says for which rank. Anything but EN_OK ends the run with that status. */
+    en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
 } eni_sim_problem;
 
-/* How long the gradient of one micro-batch takes: factor[rank] * mean_ns * noise, noise of mean 1 by the
- * counter-based generator (seed, rank, step). */
-enum { ENI_SIM_CONSTANT = 0, ENI_SIM_LOGNORMAL = 1, ENI_SIM_EXPONENTIAL = 2 };
+/* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */
 typedef struct eni_sim_compute {
-    int64_t mean_ns;
-    int noise;            /* ENI_SIM_* */
-    double sigma;         /* LOGNORMAL: of the logarithm */
-    const double *factor; /* (nranks) stragglers; NULL: 1 */
+    eni_law law;            /* of all ranks .. */
+    const eni_law *of_rank; /* .. or (nranks) of each; NULL: `law` */
+    const double *factor;   /* (nranks) stragglers; NULL: 1 */
 } eni_sim_compute;
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
  * each is FIFO per direction, so what many workers send to one server arrives one after the other (in-cast).
- * A collective takes what a ring takes and occupies its group for that time. Zeroed: all arrives at once. */
+ * A collective takes as long as a ring and occupies its group for that time. Zeroed: all arrives at once. */
 typedef struct eni_sim_network {
     int64_t latency_ns;
     double bytes_per_s; /* of each link, each direction; 0: infinite */
 } eni_sim_network;
 
-/* Who computes which micro-batch: FIXED: micro-batch t * W + rank in step t; CLAIM: the next one of the
- * global order. AUTO claims for a strategy with a store and without EN_SYNCHRONOUS, for the ranks of all
- * others make the same number of collective calls. */
+/* The assignment of micro-batches. FIXED: micro-batch t * W + rank in step t; CLAIM: the next one of the
+ * global order. AUTO: CLAIM for a strategy with a store and without EN_SYNCHRONOUS, else FIXED, because the
+ * ranks then make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
 enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SENDRECV, ENI_SIM_FINISHED };
 
-/* One line of the event log, in the order of happening. */
+/* One line of the event log, which is in order of time. */
 typedef struct eni_sim_event {
     int64_t at_ns;
     uint32_t type;    /* ENI_SIM_* */
-    int32_t rank;     /* whose; COLL: the last to come */
+    int32_t rank;     /* its rank; COLL: the last to join */
     int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: who sent */
     uint32_t bucket;  /* STEP, FINISHED: 0 */
     uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
-    uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of what is sent */
+    uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of the weights sent */
     uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
 } eni_sim_event;
 
-/* Everything is borrowed during the run. Zero is a sensible value where it says so. */
+/* A fiber and a rank's vectors take two mappings of memory, of which a Linux process has 65,530. */
+enum { ENI_SIM_RANKS_MAX = 30000 };
+
+/* Pointers are borrowed during the run. Zero is a default where the comment says so. */
 typedef struct eni_sim_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: all defaults of the strategy */
-    eni_hook_guard *hooks;      /* told of every hook (plugin/hook.h); NULL: nobody watches */
+    eni_hook_guard *hooks;      /* notified of every hook (plugin/hook.h); NULL: not watched */
     const eni_sim_problem *problem;
-    int32_t nranks;        /* at most ENI_MEAN_MAX */
-    int32_t nshards;       /* 0: 1 */
+    int32_t nranks;  /* at most ENI_SIM_RANKS_MAX; ENI_MEAN_MAX where the strategy takes means over ranks */
+    int32_t nshards; /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
     const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;
     uint64_t micro_batches;         /* the budget, over all ranks */
-    uint64_t accumulate;            /* micro-batches that a rank alone in the world averages a step; 0: 1 */
+    uint64_t accumulate;            /* micro-batches per step, averaged by a rank alone in the world; 0: 1 */
     int assign;                     /* ENI_SIM_AUTO, .. */
     uint64_t bucket_cap_bytes;      /* 0: 25 MiB */
     const eni_optimizer *optimizer; /* NULL: sgd */
@@ -99,13 +100,18 @@ typedef struct eni_sim_config {
     eni_sum_order sum_order;
     eni_sim_compute compute;
     eni_sim_network network;
-    /* When a rank comes (0: it is there from the beginning), and when it leaves, after the step that it is in then
-     * (INT64_MAX: at the end), in virtual time; rank 0 does neither. NULL: nobody does. For who claims, with a store on
-     * servers. */
+    /* The virtual times at which a rank joins (0: from the beginning) and leaves, after the step that it is
+     * in then (INT64_MAX: at the end); rank 0 does neither. NULL: none does. Only for ranks that claim, with
+     * a store on servers. */
     const int64_t *join_ns, *leave_ns; /* (nranks) */
     uint64_t max_events;               /* a run that has not ended by then is stuck; 0: 100 million */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
+    /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples
+     * (0: none) and at the end. Anything but EN_OK ends the run with that status. NULL: nobody evaluates. */
+    en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);
+    void *evaluate_user;
+    uint64_t eval_every;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
     const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
     const void *faults_config;           /* for `faults`: an eni_fault_plan of runtime/sim/faults/faults.h */
@@ -133,15 +139,15 @@ typedef struct eni_sim_result {
     bool has_equal_ranks; /* every rank's param has the same bytes */
     bool is_unchanged;    /* no rank's weights have changed, though gradients were not 0 */
     bool has_theory;
-    en_theory theory; /* what rank 0's strategy promises */
+    en_theory theory; /* of rank 0's strategy */
     int32_t nranks;
     eni_sim_rank_result *rank; /* (nranks) */
     int32_t nstuck;
-    char stuck[512]; /* who waits for what, the first few */
+    char stuck[512]; /* the first few ranks that wait, and for what */
 } eni_sim_result;
 
-/* Runs until every rank has finished and the last message has arrived. *result_out is filled, and then to be
- * given to eni_sim_result_fini, also when this fails.
+/* Runs until every rank has finished and the last message has arrived. Fills *result_out, which must be passed
+ * to eni_sim_result_fini also after a failure.
  *
  * EN_ETIMEOUT, logged: ranks that can never finish (named in result_out->stuck); EN_EMISMATCH: ranks made
  * different collective calls; EN_EINVAL: a configuration that cannot run; EN_ENOMEM; or what a hook

@@ -1,15 +1,14 @@
 /* sim_rank.c - one rank in virtual time: the transport of its host, and its training loop as linear code on a
  * fiber.
  *
- * What a strategy may call is the host of sockets (runtime/host), to the line. Only its transport is another:
- * start hands an operation to collectives.c or delivery.c, wait leaves the fiber until the event queue has
- * ended it, and the clock is the queue's. */
+ * A strategy calls the same host as on sockets (runtime/host), to the line. Only its transport differs: start
+ * passes an operation to collectives.c or delivery.c, wait leaves the fiber until the event queue has ended
+ * it, and the clock is the queue's. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/log.h"
-#include "core/rng.h"
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
@@ -53,7 +52,7 @@ static int64_t now_ns(void *user)
     return rank->sim->queue.now_ns;
 }
 
-/* What the network's model says of an operation that is alone on it. */
+/* The network model's time for an operation that has the network to itself. */
 static double cost(void *user, int op, uint64_t vector_bytes)
 {
     const eni_sim_rank *rank = user;
@@ -127,8 +126,8 @@ static bool has_to_leave(const eni_sim_rank *rank)
     return leave_ns != NULL && leave_ns[rank->world.rank] <= rank->sim->queue.now_ns;
 }
 
-/* Takes this step's micro-batches; none when the budget is used up. A rank of a fixed assignment that has
- * none in the last round still takes part in it, with 0 samples: the others may need it. */
+/* Takes this step's micro-batches; none when the budget is used up. With a fixed assignment, a rank without one
+ * in the last round still takes part in it, with 0 samples: the others may need it. */
 static bool assign(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
@@ -149,24 +148,14 @@ static bool assign(eni_sim_rank *rank)
     return true;
 }
 
-/* Noise of mean 1, a function of (seed, rank, step). */
-static double noise(const eni_sim_rank *rank)
-{
-    const eni_sim_compute *model = &rank->sim->config->compute;
-    const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)rank->world.rank, rank->step};
-    if (model->noise == ENI_SIM_EXPONENTIAL) return -log1p(-eni_rng_unit(&key, 0));
-    if (model->noise != ENI_SIM_LOGNORMAL) return 1;
-    /* Box & Muller'58; 1 - u is never 0. */
-    const double radius = sqrt(-2 * log1p(-eni_rng_unit(&key, 0)));
-    const double normal = radius * cos(2 * acos(-1.0) * eni_rng_unit(&key, 1));
-    return exp(model->sigma * normal - model->sigma * model->sigma / 2);
-}
-
 static int64_t compute_ns(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
-    const double factor = model->factor != NULL ? model->factor[rank->world.rank] : 1;
-    return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
+    const int32_t r = rank->world.rank;
+    const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)r, rank->step};
+    const eni_law *law = model->of_rank != NULL ? &model->of_rank[r] : &model->law;
+    const double factor = model->factor != NULL ? model->factor[r] : 1;
+    return (int64_t)(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
 static void ask_for_gradient(eni_sim_rank *rank)
@@ -210,8 +199,8 @@ static uint64_t samples_from(eni_sim *sim, uint64_t first, uint64_t n)
     return eni_sim_samples_before(sim, first + n) - eni_sim_samples_before(sim, first);
 }
 
-/* What a rank knows before its step, as a worker does: its own samples, and where it pushes for its host
- * those of the host. Ranks of an assigned step have one another's by the plan. */
+/* Sets what a rank knows before its step, as a worker does: its own samples, and those of its host if it
+ * pushes for it. In an assigned step all ranks' samples follow from the plan. */
 static en_status begin_step(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
@@ -258,7 +247,7 @@ void eni_sim_rank_body(void *rank_)
     eni_sim_rank *rank = rank_;
     rank->status = train(rank);
     if (rank->status == EN_ESTOP) rank->status = EN_OK; /* the end of the budget, passed up */
-    /* All else has been said, hook by hook. */
+    /* All other failures were logged by their hooks. */
     const bool is_said = rank->status != EN_ENOMEM && rank->status != EN_EPEER && rank->status != EN_EINTR;
     if (!is_said && rank->sim->status == EN_OK)
         eni_error("rank", "strategy %s failed on rank %d in step %" PRIu64 ": %s",

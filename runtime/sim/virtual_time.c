@@ -1,6 +1,6 @@
 /* virtual_time.c - the event queue, a binary heap in an array that doubles: post moves an event up, take
- * moves the last one down; and the network, two clocks per node, when each direction of its link is idle
- * again: a message reserves one of the sender's and one of the receiver's. */
+ * moves the last one down; and the network, two clocks per node, which say when each direction of its link is
+ * idle again: a message reserves one of the sender's and one of the receiver's. */
 #include "runtime/sim/virtual_time.h"
 
 #include <stdlib.h>

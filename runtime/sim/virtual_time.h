@@ -34,14 +34,14 @@ typedef struct eni_event_queue {
     uint64_t n, room;
 } eni_event_queue;
 
-/* Drops what is left; safe on zeroed memory. */
+/* Drops the remaining entries; safe on zeroed memory. */
 void eni_event_queue_fini(eni_event_queue *queue);
 
 /* happen(user, subject) at at_ns, at the earliest now. EN_ENOMEM, logged. */
 en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns,
                                void (*happen)(void *user, void *subject), void *user, void *subject);
 
-/* Takes the next entry and sets the clock to its time; false when there is none. */
+/* Takes the next entry and sets the clock to its time; false: the queue is empty. */
 bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out);
 
 /* ---- the network --------------------------------------------------------------------------------------- */
@@ -57,13 +57,13 @@ en_status eni_network_init(eni_network *network, const eni_sim_network *model, i
 /* Safe on zeroed memory. */
 void eni_network_fini(eni_network *network);
 
-/* `bytes` leave `from` for `to` at now_ns: when the head arrives. */
+/* Sends `bytes` from `from` to `to` at now_ns; returns when their head arrives. */
 int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
 
-/* The head arrives at now_ns: when the whole message has. */
+/* The head arrives at now_ns; returns when the whole message has. */
 int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
 
-/* What `hops` exchanges of `bytes` between neighbours take: a ring's collective. */
+/* The time of `hops` exchanges of `bytes` between neighbours: a ring's collective. */
 int64_t eni_network_hops(const eni_network *network, uint64_t hops, double bytes);
 
 #endif

@@ -4,9 +4,9 @@
  *     sim_rank.c     a rank's steps, on its fiber, and the transport of its host (runtime/host)
  *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
  *     shards.c       the stores themselves            virtual_time, fiber: their parts
- *     world.c        what all of them need of a run and its ranks
+ *     world.c        a run and its ranks, for all of them
  *
- * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults. */
+ * Fault injection is in faults/, which calls these files and is called through eni_sim_faults. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
@@ -21,7 +21,7 @@ typedef struct eni_sim eni_sim;
 typedef struct eni_sim_rank eni_sim_rank;
 
 /* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
- * done and told, the slot serves another. */
+ * done and reported, the slot serves another. */
 typedef struct eni_sim_pending {
     uint32_t generation;
     uint32_t parts;    /* still to come; 0: done */
@@ -35,7 +35,7 @@ typedef struct eni_sim_pending {
 
 /* A rank's call on a bucket: it has one at a time (runtime/host). */
 typedef struct eni_sim_call {
-    float *in;            /* the bucket, where the answer goes; NULL: nowhere */
+    float *in;            /* the bucket, for the answer; NULL: not wanted */
     uint64_t request;     /* ticket */
     uint64_t micro_batch; /* of the step that made it */
 } eni_sim_call;
@@ -52,15 +52,15 @@ struct eni_sim_rank {
     bool is_dead; /* by a fault: the fiber is not to be resumed */
 
     uint64_t step;
-    uint64_t first_batch, nbatches; /* micro-batches of this step; none: nothing is left for this rank */
+    uint64_t first_batch, nbatches; /* micro-batches of this step; 0: nothing is left for this rank */
     bool wants_gradient;
     uint64_t nsamples; /* of the gradient */
-    uint64_t waiting;  /* for this ticket; 0: for none */
+    uint64_t waiting;  /* for this ticket; 0: not waiting */
 
     eni_sim_pending *pending;
     uint32_t npending;
     uint64_t coll_calls[EN_LEADERS + 1]; /* per group: the next collective's number */
-    eni_client_state client;             /* of all stores; zeroed: none (the rank is dead) */
+    eni_client_state client;             /* of all stores; zeroed if the rank is dead */
     eni_sim_call *calls;                 /* (nbuckets) */
     eni_sim_rank_result *result;
 };
@@ -91,27 +91,28 @@ typedef struct eni_sim_stores {
 typedef struct eni_sim_exchanges {
     eni_collective *collectives;
     eni_sendrecv *sendrecvs; /* halves without their other half */
-    /* (2 + nranks) the world, each group by its first rank, the leaders: when the links of a group are idle again */
+    /* (2 + nranks) when a group's links are idle again: the world's, each group's by first rank, the leaders' */
     int64_t *group_free_ns;
 } eni_sim_exchanges;
 
-/* What gradients are made of. */
+/* The parts of gradients. */
 typedef struct eni_sim_gradients {
     uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
     uint64_t n;
-    float *scratch; /* (count) a mean, or a micro-gradient */
-    float **micro;  /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+    uint64_t samples; /* computed by all ranks */
+    float *scratch;   /* (count) a mean, or a micro-gradient */
+    float **micro;    /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
 } eni_sim_gradients;
 
 struct eni_sim {
     const eni_sim_config *config;
     eni_sim_result *result;
     const eni_options *options;
-    eni_options *own_options; /* when the configuration brings none */
+    eni_options *own_options; /* when the configuration has none */
     eni_buckets *buckets;
     eni_event_queue queue;
     eni_network network;
-    /* Of its events: two runs with one hash did the same at the same times in the same order. */
+    /* Digest of its events: two runs with one digest did the same at the same times in the same order. */
     eni_digest log;
     en_status status; /* the first failure: ends the run */
 
@@ -122,7 +123,7 @@ struct eni_sim {
     eni_sim_exchanges exchanges;
     eni_sim_gradients gradients;
     eni_client_actions client_actions;
-    eni_sim_block *blocks;        /* what eni_sim_alloc gave out */
+    eni_sim_block *blocks;        /* memory of eni_sim_alloc */
     uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;           /* messages: the run ends when the last has arrived */
     eni_fault_state *fault_state; /* of config->faults */
@@ -149,21 +150,21 @@ static inline bool eni_sim_is_to_store(const eni_header *header)
     return header->type == ENI_MSG_CALL || header->type == ENI_MSG_FINISHED;
 }
 
-/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). */
+/* Faults of a run: of messages, links, stores, ranks (runtime/sim/faults). */
 struct eni_sim_faults {
     en_status (*open)(eni_sim *sim);     /* when the stores are open */
     void (*close)(eni_sim *sim);         /* also after an open that failed */
     bool (*is_over)(const eni_sim *sim); /* once every rank has finished and every store knows it */
     en_status (*check)(eni_sim *sim);    /* after the end: EN_EBUG, logged, for counts that do not agree */
-    /* A message is to leave: each copy of it that does goes by eni_delivery_carry. */
+    /* A message leaves: sends each copy of it that does by eni_delivery_carry. */
     void (*send)(eni_sim *sim, const eni_header *header, const float *data);
-    /* One has arrived at a store: takes it by eni_delivery_take, or frees it. */
+    /* A message has arrived at a store: takes it by eni_delivery_take, or frees it. */
     en_status (*at_store)(eni_sim_store *store, eni_sim_message *message);
-    /* An event goes into a rank's client (action NULL); or what the client did about it is done. */
+    /* An event goes into a rank's client (action NULL), or an action of the client has been carried out. */
     void (*watch)(eni_sim_rank *rank, const eni_client_event *event, const eni_client_action *action);
 };
 
-/* The run ends with this status, if it is not EN_OK and the first such. */
+/* Ends the run with this status, unless it is EN_OK or the run has failed already. */
 static inline void eni_sim_fail(eni_sim *sim, en_status status)
 {
     if (sim->status == EN_OK) sim->status = status;
@@ -171,22 +172,21 @@ static inline void eni_sim_fail(eni_sim *sim, en_status status)
 
 /* ---- world.c ---- */
 
-/* Zeroed memory of this run: what is on its way when a run breaks off is freed with the run. */
+/* Zeroed memory of this run, freed with it: also of messages on their way when it fails. */
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
 void eni_sim_free_all(eni_sim *sim);
 
-/* An event of this moment, into the log: at_ns is filled in. */
+/* Logs an event at the present time: at_ns is filled in. */
 void eni_sim_log(eni_sim *sim, eni_sim_event event);
 
-/* happen(sim, subject) at at_ns; the run fails where there is no memory for that. */
+/* happen(sim, subject) at at_ns; out of memory fails the run. */
 void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *subject), void *subject);
 
-/* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
+/* An event of the queue: the rank goes on, and its gradient, if it asks for it, is computed here. */
 void eni_sim_rank_resume(void *sim, void *rank);
 
-/* Samples in all micro-batches before this one: the argument of the learning rate, as data/plan.h counts
- * them. */
+/* Samples in all micro-batches before this one, as in data/plan.h: the learning rate's argument. */
 uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch);
 
 /* The first element of a bucket in a slot of the rank's arena. */
@@ -199,10 +199,10 @@ uint64_t eni_sim_rank_begin(eni_sim_rank *rank, uint32_t parts, const char *doin
 /* One part of it is done; wakes the rank when it waits for the last. */
 void eni_sim_rank_part_done(eni_sim_rank *rank, uint64_t ticket, en_status status);
 
-/* What the ticket names, while it is in progress; else NULL. */
+/* The ticket's operation, while it is in progress; else NULL. */
 eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket);
 
-/* The same, in progress or done and not yet told; NULL: neither. */
+/* The same, in progress, or done and not reported yet; NULL: neither. */
 eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
 
 /* ---- sim.c ---- */
@@ -222,32 +222,32 @@ en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *o
 
 /* ---- delivery.c ---- */
 
-enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
+enum { ENI_SIM_INCARNATION = 1 }; /* without restarts */
 
-/* The client of a rank's incarnation, and its end: answers to it are nobody's from then on. */
+/* Opens the client of a rank's incarnation, and closes it: answers to it are then dropped. */
 en_status eni_delivery_open_client(eni_sim_rank *rank, uint64_t incarnation);
 void eni_delivery_close_client(eni_sim_rank *rank);
 
 /* Makes a call (eni_operation) on its stores. */
 en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *operation, uint64_t *ticket_out);
 
-/* Tells every store that the rank calls no more. */
+/* Announces to every store that the rank makes no more calls. */
 void eni_delivery_finished(eni_sim_rank *rank);
 
-/* An event of neither: OVERDUE, RETURNED. */
+/* Any other event for the client: OVERDUE, RETURNED. */
 void eni_delivery_event(eni_sim_rank *rank, const eni_client_event *event);
 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
 
-/* A TIMER event is due at when_ns; INT64_MAX: none is. */
+/* A TIMER event is due at when_ns; INT64_MAX: none. */
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns);
 
 /* Whether this rank is a client of the stores. */
 bool eni_delivery_is_client(const eni_sim_rank *rank);
 
-/* For faults: a copy of this message leaves, and is late_ns longer on its way than the network takes; and a
- * message goes into its store, which owns it from here on. */
+/* For faults. carry: a copy of this message leaves, and takes late_ns longer than the network. take: passes a
+ * message to its store, which owns it from here on. */
 void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns);
 en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message);
 
@@ -257,11 +257,11 @@ en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message);
 en_status eni_shards_open(eni_sim *sim);
 void eni_shards_close(eni_sim *sim);
 
-/* Makes the core of a store anew, empty: it died. */
+/* Replaces the core of a store that died by an empty one. */
 en_status eni_shards_renew(eni_sim *sim, int32_t store);
 
-/* A rank that comes later has the shards' weights of this moment, and from now on they count it: its clock is chosen as a
- * client of sockets chooses its own (client.h). */
+/* A rank that joins late gets the shards' present weights, and they count it from now on; its clock is chosen
+ * as by a client on sockets (client.h). */
 en_status eni_shards_join(eni_sim_rank *rank);
 
 /* Copies the weights of the shards, or the mean of the stores on ranks, into flat (count). */

@@ -1,4 +1,4 @@
-/* buckets.c - from the end of the table to its start, cut at the cap. */
+/* buckets.c - fills buckets from the end of the table to its start, up to the cap. */
 #include "runtime/spec/buckets.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-/* The plan in the making. */
+/* The plan under construction. */
 typedef struct plan {
     const en_model_tensor *tensors;
     uint32_t ntensors;
@@ -29,8 +29,9 @@ static en_status check(const en_model_tensor *tensors, uint32_t n, uint64_t coun
     uint64_t end = 0;
     uint32_t weights = 0;
     if (cap_bytes < ENI_LINE)
-        return eni_fail(EN_EINVAL, "buckets", "a bucket of %" PRIu64 " bytes is too small: at least %u",
-                        cap_bytes, ENI_LINE);
+        return eni_fail(EN_EINVAL, "buckets",
+                        "a bucket of %" PRIu64 " bytes is too small: expected at least %u", cap_bytes,
+                        ENI_LINE);
     for (uint32_t t = 0; t < n; t++) {
         const en_model_tensor *e = &tensors[t];
         if (e->offset < end || e->offset % ENI_LINE_FLOATS || e->count == 0 || e->count > count ||
@@ -44,12 +45,11 @@ static en_status check(const en_model_tensor *tensors, uint32_t n, uint64_t coun
         weights += e->kind == EN_TENSOR_WEIGHT;
     }
     if (weights == 0)
-        return eni_fail(EN_EINVAL, "buckets",
-                        "the model has %" PRIu32 " tensors and none of them is a weight", n);
+        return eni_fail(EN_EINVAL, "buckets", "none of the model's %" PRIu32 " tensors is a weight", n);
     return EN_OK;
 }
 
-/* With the part of each tensor that lies in it; a tensor of which only padding does is left out. */
+/* Adds a bucket, with the part of each tensor that lies in it, except a tensor of which only padding does. */
 static en_status add_bucket(plan *p, eni_bucket_range range)
 {
     eni_bucket_range *b = &p->out->bucket[p->out->n++];

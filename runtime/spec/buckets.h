@@ -1,4 +1,4 @@
-/* buckets.h - cuts the flat parameter vector into buckets: the unit of every exchange.
+/* buckets.h - divides the flat parameter vector into buckets: the unit of every exchange.
  *
  *     flat vector   | conv1.w | b | conv2.w | b |   fc1.w (over the cap)    | b | fc2.w | b |
  *     buckets       |            3              |   2    |   1    |            0            |
@@ -36,11 +36,11 @@ typedef struct eni_buckets {
 
 /* Makes the plan for a vector of `count` elements and buckets of at most cap_bytes (at least 64).
  *
- * Tensors ascend, do not overlap, and start on 16 floats; what lies between the end of one and the start of
- * the next is padding (zero gradient, zero weight) and belongs to the former. A strategy sees each as a
- * matrix of shape[0] rows (one row where it has no shape).
+ * Tensors ascend, do not overlap, and start on 16 floats; a gap between two tensors is padding (zero gradient,
+ * zero weight) and belongs to the former. A strategy sees each tensor as a matrix of shape[0] rows (one row
+ * where it has no shape).
  *
- * A bucket closes when the next tensor would exceed the cap. A tensor over the cap is cut into near-equal
+ * A bucket closes when the next tensor would exceed the cap. A tensor over the cap is split into near-equal
  * pieces on 16-float edges, each its own bucket, so no message exceeds the cap. Padding between two tensors
  * counts.
  *
@@ -48,15 +48,15 @@ typedef struct eni_buckets {
  * open one. A model that puts all buffers behind all weights gets the fewest buckets. All weights, with
  * their padding, are covered exactly once.
  *
- * The table is borrowed for as long as the plan, which has its names. EN_EINVAL, logged: a table that
- * is not as above, or without weights; EN_ENOMEM. */
+ * The table outlives the plan, which refers to its names. EN_EINVAL, logged: an invalid table, or one without
+ * weights; EN_ENOMEM. */
 en_status eni_buckets_new(const en_model_tensor *tensors, uint32_t ntensors, uint64_t count,
                           uint64_t cap_bytes, eni_buckets **buckets_out);
 
 /* NULL is fine. */
 void eni_buckets_free(eni_buckets *buckets);
 
-/* Fills what the plan knows of an en_bucket: size, id, params, count, and [lo, hi) = [0, count); the rest is
+/* Fills in the plan's part of an en_bucket: size, id, params, count, and [lo, hi) = [0, count); the rest is
  * zeroed. The params are the plan's. */
 void eni_buckets_fill(const eni_buckets *buckets, uint32_t id, en_bucket *bucket_out);
 

@@ -1,4 +1,4 @@
-/* run_spec.c - appends the run's key-values to a JOIN, a kind of value a function. */
+/* run_spec.c - appends the run's key-values to a JOIN, one function per kind of value. */
 #include "runtime/spec/run_spec.h"
 
 #include <inttypes.h>
@@ -16,8 +16,8 @@ en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *valu
     size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
     if (spec->n == ENI_RUN_SPEC_MAX || spec->used + key_bytes + value_bytes > ENI_RUN_SPEC_BYTES)
         return eni_fail(EN_EINVAL, "join",
-                        "the run's settings and buckets are too long to be sent to the leader: give "
-                        "--bucket-cap-mb a larger value");
+                        "the run's settings and buckets are too long for a message to the leader: use a "
+                        "larger --bucket-cap-mb");
     char *k = spec->text + spec->used, *v = k + key_bytes;
     memcpy(k, key, key_bytes);
     memcpy(v, value, value_bytes);
@@ -29,7 +29,7 @@ en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *valu
 en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value)
 {
     char text[40];
-    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back: as the user wrote it */
+    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back, as the user wrote it */
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;
     }

@@ -1,4 +1,4 @@
-/* run_spec.h - what the ranks of a run must agree on, and what psd must know to hold its weights: the
+/* run_spec.h - the settings that the ranks of a run must agree on, and that psd needs to hold its weights: the
  * key-values of a JOIN. server/setup.c reads them back. */
 #ifndef SPEC_RUN_SPEC_H
 #define SPEC_RUN_SPEC_H
@@ -24,12 +24,12 @@ typedef struct eni_run_spec {
 /* Copies both texts. EN_EINVAL, logged: no room. */
 en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *value);
 
-/* The same for a number, exact; whole numbers apart, since 2^53 + 1 is no double. */
+/* The same for a number, exact; whole numbers separately, since a double cannot hold 2^53 + 1. */
 en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value);
 en_status eni_run_spec_add_whole(eni_run_spec *spec, const char *key, uint64_t value);
 
-/* What was built: the version of the program and the ABI of strategies. To be added first: of two ranks that
- * differ in several key-values the first is told, so causes come before effects. */
+/* The build: the version of the program and the ABI of strategies. Add it first: of several key-values that
+ * differ only the first is reported, so causes come before effects. */
 en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version);
 
 /* A run as its store sees it. */
@@ -39,8 +39,8 @@ typedef struct eni_run_attributes {
     eni_hyper hyper;       /* all but lr and step */
     eni_schedule schedule; /* the rate, resolved; total: the run's samples */
     eni_sum_order sum_order;
-    uint64_t seed;            /* unless "seed" was added before: made-up data follow from it */
-    uint64_t budget;          /* micro-batches that claims hand out */
+    uint64_t seed;            /* unless "seed" was added before: synthetic data depend on it */
+    uint64_t budget;          /* micro-batches that ranks may claim */
     uint64_t elements;        /* of the flat vector */
     uint64_t net_bytes_per_s; /* the emulated network; 0, 0: none */
     int64_t net_delay_ns;

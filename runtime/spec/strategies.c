@@ -1,4 +1,4 @@
-/* strategies.c - what is checked of a strategy's table, the built-in ones in their folder, and what a person is shown. */
+/* strategies.c - checks a strategy's table, finds the built-in ones in their folder, prints their help. */
 #include "runtime/spec/strategies.h"
 
 #include <dirent.h>
@@ -20,9 +20,9 @@ enum {
                   EN_USES_GROUPS
 };
 
-/* ---- a table ----------------------------------------------------------------------------------------- */
+/* ---- a table ------------------------------------------------------------------------------------------- */
 
-/* Why a strategy of these flags can have no groups; NULL: it can. */
+/* Why a strategy with these flags cannot have groups; NULL: it can. */
 static const char *ungrouped(uint32_t flags)
 {
     return flags & EN_LEADERS_ARE_CLIENTS ? "its groups are the hosts (EN_LEADERS_ARE_CLIENTS)"
@@ -40,11 +40,11 @@ static en_status check(const char *path, const void *table)
                         "%s: strategy %s has no submit hook, the only one without a default", path, s->name);
     if (s->flags & ~(uint32_t)KNOWN_FLAGS)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
+                        "%s: strategy %s sets flags 0x%x, of which 0x%x are unknown to this host", path,
                         s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
     if (s->flags & EN_USES_GROUPS && ungrouped(s->flags) != NULL)
         return eni_fail(EN_EINVAL, "plugin",
-                        "%s: strategy %s says EN_USES_GROUPS, but %s; leave one of the two flags away", path,
+                        "%s: strategy %s sets EN_USES_GROUPS, but %s; omit one of the two flags", path,
                         s->name, ungrouped(s->flags));
     return EN_OK;
 }
@@ -54,7 +54,7 @@ ENI_PLUGIN_KIND(en_strategy, EN_STRATEGY, offsetof(en_strategy, submit) + sizeof
                 .next = offsetof(en_strategy, next), .name_max = ENI_STRATEGY_NAME_MAX, .check = check,
                 .remedy = ENI_PLUGIN_REMEDY);
 
-/* ---- finding ----------------------------------------------------------------------------------------- */
+/* ---- finding ------------------------------------------------------------------------------------------- */
 
 static int is_builtin(const struct dirent *entry)
 {
@@ -68,7 +68,7 @@ en_status eni_strategy_list(const char *folder, eni_strategy_visit visit, void *
     const int n = scandir(folder, &entries, is_builtin, alphasort);
     if (n <= 0) {
         eni_error("plugin", "no strategy_*.so in the plugin folder %s: %s", folder,
-                  n < 0 ? strerror(errno) : "it has none; build the target all, or install again");
+                  n < 0 ? strerror(errno) : "build the target all, or install again");
         free(entries);
         return EN_ENOENT;
     }
@@ -116,8 +116,8 @@ en_status eni_strategy_groups(const en_strategy *strategy, const char *groups)
     if (groups == NULL || strategy->flags & EN_USES_GROUPS) return EN_OK;
     return eni_fail(
         EN_EINVAL, "plugin",
-        "--groups: \"%.200s\" cannot be with %s: %s; give --strategy=grouped, or leave --groups away", groups,
-        strategy->name, why != NULL ? why : "it uses none (EN_USES_GROUPS)");
+        "--groups: \"%.200s\" is not possible with %s: %s; use --strategy=grouped, or omit --groups", groups,
+        strategy->name, why != NULL ? why : "it does not set EN_USES_GROUPS");
 }
 
 void eni_strategy_show(FILE *out, const en_strategy *strategy)

@@ -1,6 +1,7 @@
-/* calls.c - the calls of a store and the actions that answer them: taken when an event brings one, held until it is
- * answered. One may stay staged after that, and is given back at once or (retired) when the next event begins, because an
- * action may point into its payload. A payload that must outlive its event is copied into a pooled buffer. */
+/* calls.c - the calls of a store and the actions that answer them. A call is taken when an event brings it and
+ * held until it is answered; it may stay staged after that. It is given back at once or (retired) when the next
+ * event begins, because an action may point into its payload. A payload that must outlive its event is copied
+ * into a pooled buffer. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "core/try.h"
 #include "runtime/store/store_impl.h"
 
-/* A call that is held for so long is named; the next line comes so much later. */
+/* A call held for long_ns is logged; the next line comes next_ns later at the earliest. */
 static const int64_t long_ns = 5 * ENI_SECOND, next_ns = 30 * ENI_SECOND;
 
 en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
@@ -36,8 +37,7 @@ static void call_empty(eni_store *store, eni_call *call)
 {
     if (call->payload.release != NULL) call->payload.release(call->payload.owner);
     call->payload = (eni_payload){0};
-    if (call->pooled != NULL)
-        store->pool.free[store->pool.n++] = call->pooled; /* room: made when the buffer was */
+    if (call->pooled != NULL) store->pool.free[store->pool.n++] = call->pooled; /* pool_take made the room */
     call->pooled = NULL;
 }
 
@@ -115,7 +115,7 @@ void eni_partition_list(const eni_store *store, const eni_partition *part, bool 
                                   (unsigned long long)part->dedupe[r].clock);
 }
 
-/* *of_out: where it is held. NULL: none is for so long that has not been named. */
+/* The longest held call of those due and not logged yet, or NULL; *n_out: how many; *of_out: its partition. */
 static const eni_call *longest_held(eni_store *store, int64_t now_ns, uint32_t *n_out,
                                     const eni_partition **of_out)
 {
@@ -162,7 +162,7 @@ void eni_store_look(eni_store *store, int64_t now_ns)
 
 /* ---- payloads ---- */
 
-/* A buffer of max_count elements, and room in the pool for the day when it comes back. */
+/* A buffer of max_count elements, and room in the pool for its return. */
 static float *pool_take(eni_store *store)
 {
     if (store->pool.n > 0) return store->pool.free[--store->pool.n];

@@ -1,5 +1,5 @@
-/* hooks.c - the strategy's store half: it is called, is answered what it asks (the en_store table), and is held to the
- * contract. What a hook may not do fails it in one line with its place; what it may not write is const
+/* hooks.c - the strategy's store half: calls its hooks, serves what they call (the en_store table), and holds
+ * them to the contract. A breach fails the hook in one line with its site; data that it may not write is const
  * (entrain/strategy.h). */
 #include <math.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 /* ---- the contract ---- */
 
-/* Logs what the hook that runs has done, with its place in front, and makes it fail. */
+/* Logs a misuse by the running hook, after its site, and makes it fail. */
 __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const char *fmt, ...)
 {
     char place[160], text[320];
@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
     eni_error("store", "%s %s", place, text);
 }
 
-/* Whether `part` is the one whose hook runs; else misuse of `operation`. */
+/* Whether `part` is that of the running hook; else misuse of `operation`. */
 static bool knows(eni_store *store, const char *operation, const en_partition *part)
 {
     if (store->hook.part != NULL && part == &store->hook.part->pub) return true;
@@ -40,7 +40,7 @@ static bool knows(eni_store *store, const char *operation, const en_partition *p
     return false;
 }
 
-/* ---- the table: what a hook may ask ---- */
+/* ---- the table: what a hook may call ---- */
 
 static eni_store *table_store(en_store *table)
 {
@@ -95,7 +95,7 @@ static void table_log(en_store *table, int level, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     eni_store *store = table_store(table);
-    eni_hook_leave(store->config.hooks); /* whoever reads it may take his time */
+    eni_hook_leave(store->config.hooks); /* its reader may be slow */
     eni_log(level, store->config.strategy->name, "%s", text);
     if (store->hook.part != NULL) eni_hook_enter(store->config.hooks, &store->hook.place);
 }
@@ -106,8 +106,7 @@ static en_status table_absorb(en_store *table, const en_partition *part, const e
     eni_call *call = store->current;
     if (!knows(store, "absorb", part)) return EN_EBUG;
     if (call == NULL || msg != &call->msg || call->was_absorbed || !isfinite(weight)) {
-        misuse(store, "called absorb with weight %g: it belongs into on_push, with its message, once",
-               weight);
+        misuse(store, "called absorb with weight %g: call it in on_push, with its message, once", weight);
         return EN_EBUG;
     }
     return eni_partition_stage(store, store->hook.part, call, weight);
@@ -163,11 +162,11 @@ static en_status table_answer(en_store *table, const en_msg *msg, uint64_t word)
 {
     eni_store *store = table_store(table);
     if (store->hook.call == NULL || msg != &store->hook.call->msg) {
-        misuse(store, "called answer without its message: it belongs into on_push and on_pull");
+        misuse(store, "called answer without its message: call it in on_push or on_pull");
         return EN_EBUG;
     }
     if (word == 0) return EN_OK;
-    misuse(store, "called answer with the word %llu, which nothing carries yet: give 0",
+    misuse(store, "called answer with word %llu, which is not supported yet: use 0",
            (unsigned long long)word);
     store->hook.verdict = EN_EINVAL;
     return EN_EINVAL;
@@ -191,7 +190,7 @@ const en_store eni_store_table = {
 
 /* ---- hooks ---- */
 
-/* A hook may write the weights, but where they change in rounds only a step does, and that looks itself. */
+/* A hook may write the weights, except with EN_ROUNDS: then only a step does, which makes them its own. */
 static en_status begin_hook(eni_store *store, const char *hook, eni_partition *part, eni_call *call,
                             int32_t client)
 {
@@ -235,12 +234,12 @@ static bool all_finite(const eni_partition *part, const eni_call *call)
            (call->msg.data == NULL || eni_all_finite(call->msg.data, part->pub.count));
 }
 
-/* After on_push: the weights as they were, or as a step or touch has told of. */
+/* After on_push: the weights must be unchanged, unless a step or touch has announced a change, and finite. */
 static void check_weights(eni_store *store, const eni_partition *part, uint64_t version, uint32_t crc,
                           bool was_finite)
 {
     if (part->pub.version == version && crc_of(part) != crc)
-        misuse(store, "has written the weights and not called touch");
+        misuse(store, "has written the weights without calling touch");
     else if (was_finite && store->did_touch && !eni_all_finite(part->pub.w, part->pub.count))
         misuse(store, "has left a weight that is not finite");
 }
@@ -251,11 +250,10 @@ en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *c
     const bool watches = is_watched(store, part);
     const uint64_t version = part->pub.version;
     const uint32_t crc = watches ? crc_of(part) : 0;
-    const bool was_finite =
-        watches && all_finite(part, call); /* else the run diverges, and not by the hook */
+    const bool was_finite = watches && all_finite(part, call); /* else the run diverges, not by the hook */
     en_status st = store->config.strategy->on_push(&store->table, part->state, &part->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
-        misuse(store, "returned %d, which only the host may say", st);
+        misuse(store, "returned %d, which only the host may return", st);
         st = EN_EBUG;
     }
     if (watches && store->hook.verdict == EN_OK) check_weights(store, part, version, crc, was_finite);
@@ -268,7 +266,8 @@ en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *c
     EN_TRY(begin_hook(store, "on_pull", part, call, call->msg.src));
     const int verdict = store->config.strategy->on_pull(&store->table, part->state, &part->pub, &call->msg);
     if (verdict != EN_REPLY_WEIGHTS && verdict != EN_REPLY_DATA && verdict != EN_HOLD)
-        misuse(store, "returned %d, which is no answer; EN_REPLY_WEIGHTS, EN_REPLY_DATA and EN_HOLD are",
+        misuse(store,
+               "returned %d, which is not an answer; expected EN_REPLY_WEIGHTS, EN_REPLY_DATA or EN_HOLD",
                verdict);
     *verdict_out = verdict;
     return end_hook(store);

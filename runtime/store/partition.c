@@ -1,5 +1,5 @@
-/* partition.c - the numbers of one partition: contributions are staged in the order of their sum, averaged, stepped and
- * booked, on a version buffer that nobody reads; and the counts that depend on who is active. */
+/* partition.c - the numbers of one partition: contributions are staged in the order of their sum, averaged,
+ * stepped and counted, in a version buffer without readers; and the counts that depend on the active clients. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -113,7 +113,7 @@ static bool comes_before(const eni_call *a, const eni_call *b)
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
     if (call->msg.data == NULL)
-        return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which carries nothing",
+        return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which has no payload",
                         store->config.strategy->name);
     EN_TRY(
         eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
@@ -139,8 +139,8 @@ void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call
     if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
 }
 
-/* Takes all contributions out. `status` not EN_OK: the calls that wait for an answer have it as their pending
- * error. */
+/* Takes all contributions out. With a `status` other than EN_OK, it becomes the pending error of their calls
+ * that wait for an answer. */
 static void unstage_all(eni_store *store, eni_partition *part, en_status status)
 {
     for (uint32_t i = 0; i < part->nstaged; i++) {
@@ -199,7 +199,7 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
     eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean.sum = the mean of what is staged, which weighs something; the bits of eni_mean_ranks. */
+/* store->mean.sum = the mean of the staged contributions, with a weight above 0: as eni_mean_ranks. */
 static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
@@ -229,7 +229,7 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     return EN_OK;
 }
 
-/* Where nobody has samples the step is counted, and nothing else. */
+/* Without any samples the step is only counted. */
 en_status eni_partition_step(eni_store *store, eni_partition *part)
 {
     if (part->nstaged == 0) return EN_OK;

@@ -3,7 +3,7 @@
  *
  * Values up to ENI_HISTOGRAM_MAX have a bin each, larger ones share the last; count, sum and maximum are
  * exact whatever the value. Memory grows with the largest value seen, so a thousand clients that are never
- * stale cost nothing. Not thread-safe: it belongs to whoever owns the store. */
+ * stale cost nothing. Not thread-safe: it belongs to the store's owner. */
 #ifndef STORE_STALENESS_H
 #define STORE_STALENESS_H
 
@@ -28,10 +28,10 @@ en_status eni_histogram_add(eni_histogram *histogram, uint64_t value);
 /* Adds the counts of `from` (another shard's, another partition's). EN_ENOMEM leaves `into` as it was. */
 en_status eni_histogram_merge(eni_histogram *into, const eni_histogram *from);
 
-/* The mean; 0 of nothing. */
+/* The mean; 0 if empty. */
 double eni_histogram_mean(const eni_histogram *histogram);
 
-/* The least value that at least `share` (0 .. 1) of the counted ones do not exceed; 0 of nothing. Beyond
+/* The least value that at least `share` (0 .. 1) of the counted ones do not exceed; 0 if empty. Beyond
  * ENI_HISTOGRAM_MAX it answers the maximum. */
 uint64_t eni_histogram_quantile(const eni_histogram *histogram, double share);
 

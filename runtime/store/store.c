@@ -1,7 +1,7 @@
-/* store.c - the parameter server as a pure function: its life, step(state, event) -> actions, and the
- * questions that it answers. Who may do what, and in which order things happen:
+/* store.c - the parameter server as a pure function: open and close, step(state, event) -> actions, and
+ * queries. The rules, and the order in which things happen:
  *
- *     CALL            its sizes, its client and its seq are checked; one from before is answered again; a new
+ *     CALL            its sizes, its client and its seq are checked; a repeat is answered again; a new
  *                     one moves the client's clock, is held, is pushed (on_push, or staged and stepped), and
  *                     all held ones are offered to the strategy
  *     INIT, SNAPSHOT  a partition's vectors come in before its first call, and may be looked at any time
@@ -25,16 +25,16 @@ static en_status check_config(const eni_store_config *config)
     if (config->strategy == NULL || config->optimizer == NULL)
         return eni_fail(EN_EINVAL, "store", "a store needs a strategy and an optimizer");
     if (config->world < 1 || config->nshards < 1 || config->shard < 0 || config->shard >= config->nshards)
-        return eni_fail(EN_EINVAL, "store", "shard %d of %d for %d clients makes no sense", config->shard,
+        return eni_fail(EN_EINVAL, "store", "invalid shard %d of %d for %d clients", config->shard,
                         config->nshards, config->world);
     const int slots = config->optimizer->slots(&config->hyper);
     if (slots < 0 || slots > ENI_MAX_SLOTS)
-        return eni_fail(EN_EINVAL, "store", "optimizer %s asks for %d slots, at most %d are possible",
+        return eni_fail(EN_EINVAL, "store", "optimizer %s needs %d slots, but at most %d are possible",
                         config->optimizer->name, slots, ENI_MAX_SLOTS);
     return EN_OK;
 }
 
-/* Everything of one partition that its size decides. */
+/* Allocates what depends on the size of a partition. */
 static en_status partition_init(eni_store *store, eni_partition *part, uint32_t bucket)
 {
     const eni_store_config *config = &store->config;
@@ -105,7 +105,7 @@ static void free_calls(eni_store *store, eni_call *first)
 
 static void partition_fini(eni_store *store, eni_partition *part)
 {
-    /* A staged call that was answered is in no other list. */
+    /* Staged calls that were answered are not in any other list. */
     for (uint32_t i = 0; i < part->nstaged; i++)
         if (!part->staged[i]->is_held) eni_store_call_free(store, part->staged[i]);
     free_calls(store, part->held_first);
@@ -158,7 +158,7 @@ void eni_store_actions_fini(eni_store_actions *actions)
 
 /* The calls of a partition that wait for an answer: they are offered to the strategy (on_pull) in the order of
  * arrival, and answered with weights, with their own payload or with a refusal. A snapshot waits only for INIT,
- * and is shown what it asked for. */
+ * and is answered with the vector that it names. */
 
 /* The dedupe entry moves with the answer. */
 static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
@@ -177,13 +177,13 @@ static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call 
     if (call->pending_error == EN_ENONFINITE)
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
-                                "update was dropped; lower the learning rate or look at the data",
+                                "update was dropped; lower the learning rate or check the data",
                                 bucket, part->pub.shard, (unsigned long long)part->pub.version));
     else if (call->pending_error == EN_EBUG)
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error, "%s",
                                 store->hook.said[0] != '\0'
                                     ? store->hook.said
-                                    : "on_push returned EN_EBUG, and nothing has said what is wrong"));
+                                    : "on_push returned EN_EBUG without logging an error"));
     else
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "strategy %s refused the push of rank %d to bucket %u: %s",
@@ -195,7 +195,7 @@ static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call 
     return EN_OK;
 }
 
-/* Copies the slots aside: the first time it takes the memory for them. */
+/* Copies the slots aside; the first time it allocates the memory for them. */
 static en_status freeze(eni_partition *part)
 {
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
@@ -211,7 +211,7 @@ static en_status freeze(eni_partition *part)
     return EN_OK;
 }
 
-/* Points the answer to a snapshot at what was asked for. */
+/* Points the answer to a snapshot at the vector it names. */
 static en_status show(eni_partition *part, uint32_t kind, eni_store_action *action)
 {
     action->steps = part->steps;
@@ -226,7 +226,7 @@ static en_status show(eni_partition *part, uint32_t kind, eni_store_action *acti
     return EN_OK;
 }
 
-/* Answers a held call with the weights of now or with its own payload. */
+/* Answers a held call with the current weights or with its own payload. */
 static en_status answer(eni_store *store, eni_partition *part, eni_call *call, bool with_data)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
@@ -257,8 +257,8 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, b
     return EN_OK;
 }
 
-/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. Where it holds
- * every client's and no timer is set, nobody is left whose push could let one go: that is the end. */
+/* Offers every held call to on_pull, in the order of arrival, and answers those that it releases. If it holds
+ * every client's call and no timer is set, no push can come that would release one: EN_EBUG. */
 static en_status offer_held(eni_store *store, eni_partition *part)
 {
     const en_strategy *strategy = store->config.strategy;
@@ -290,13 +290,13 @@ static en_status offer_held(eni_store *store, eni_partition *part)
     return eni_fail(
         EN_EBUG, "store",
         "on_pull of %s (shard %u, bucket %u, version %llu) holds every client's call (%s), and no "
-        "timer is set: nobody could ever push again",
+        "timer is set: no client can ever push again",
         strategy->name, part->pub.shard, part->pub.bucket, (unsigned long long)part->pub.version, held);
 }
 
 /* ---- members and timers -------------------------------------------------------------------------------- */
 
-/* Tells every partition, in the order of buckets. */
+/* Notifies every partition, in the order of buckets. */
 static en_status tell_partitions(eni_store *store, int32_t who, int member)
 {
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
@@ -309,8 +309,8 @@ static en_status tell_partitions(eni_store *store, int32_t who, int member)
     return EN_OK;
 }
 
-/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A
- * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it. */
+/* Drops a lost client's unanswered calls: nobody waits for them, and its memory goes away. A contribution
+ * that was answered stays staged: its client must be able to rely on the answer. */
 static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
 {
     for (uint32_t i = part->nstaged; i-- > 0;) {
@@ -336,17 +336,17 @@ static en_status leave(eni_store *store, int32_t who)
     client->presence = ENI_LEFT;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
         if (store->part[b].pub.count > 0) forget_calls(store, &store->part[b], who);
-    if (!was_active) return EN_OK; /* it had stopped to count when it finished */
+    if (!was_active) return EN_OK; /* it has not counted since it finished */
     store->nactive--;
     store->nleft++;
     return tell_partitions(store, who, EN_MEMBER_LEFT);
 }
 
-/* Idempotent: an incarnation that is known or older changes nothing, a newer one leaves first. No clock: the least. */
+/* Idempotent: a known or older incarnation changes nothing, a newer one leaves first. NULL: least clock. */
 static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
 {
     eni_client_record *client = &store->client[who];
-    if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* heard before */
+    if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* known */
     EN_TRY(leave(store, who));
     store->nleft -= client->presence != ENI_ABSENT;
     client->incarnation = incarnation;
@@ -355,7 +355,7 @@ static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const
         if (part->pub.count == 0) continue;
         eni_dedupe *dedupe = &part->dedupe[who];
         const uint64_t at = clock != NULL ? *clock : eni_store_least_clock(store, b);
-        /* What the partition knows of the rank, and what of it waits for a step, outlives a restart. */
+        /* The rank's peer vectors and its contributions that wait for a step outlive a restart. */
         *dedupe = (eni_dedupe){.peer = dedupe->peer, .staged = dedupe->staged, .clock = at};
     }
     client->presence = ENI_ACTIVE;
@@ -363,7 +363,7 @@ static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const
     return tell_partitions(store, who, EN_MEMBER_JOINED);
 }
 
-/* One that was lost before it joined: its word to join may still be under way, and is too late. */
+/* Also for a client lost before it joined: its join may still be under way, and is then too late. */
 static en_status lose(eni_store *store, int32_t who, uint64_t incarnation)
 {
     eni_client_record *client = &store->client[who];
@@ -392,7 +392,7 @@ static en_status on_member(eni_store *store, const eni_store_event *event)
                     event->kind == ENI_JOIN_AT_CLOCK ? &event->seq : NULL);
     case EN_MEMBER_FINISHED: return finish(store, event->client);
     case EN_MEMBER_LEFT: return lose(store, event->client, event->incarnation);
-    default: eni_error("store", "there is no member event %u", event->member); return EN_EBUG;
+    default: eni_error("store", "unknown member event %u", event->member); return EN_EBUG;
     }
 }
 
@@ -430,7 +430,7 @@ int64_t eni_store_timer(const eni_store *store)
     return when;
 }
 
-/* Says when the next TIMER event is due, if that changed. */
+/* Appends a TIMER_AT if the next due time has changed. */
 static en_status tell_timer(eni_store *store)
 {
     if (!store->has_timers) return EN_OK;
@@ -444,10 +444,10 @@ static en_status tell_timer(eni_store *store)
 
 /* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
 
-/* No version, step or sample count that a past may have is near an overflow. */
+/* Limits the versions, steps and samples of a past, so that no count can overflow. */
 #define PAST_MAX (UINT64_C(1) << 62)
 
-/* Overwrites one vector; the weights say what is behind them, and end the start. */
+/* Overwrites one vector; the weights bring their past, and complete the partition's start. */
 static void take_in(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     memcpy(eni_partition_vector(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
@@ -460,7 +460,7 @@ static void take_in(eni_store *store, const eni_store_event *event, eni_partitio
     part->is_initialised = true;
 }
 
-/* Answers an event itself, at the version of now; data NULL: without a vector. */
+/* Answers an event itself, at the current version; data NULL: without a vector. */
 static en_status answer_event(eni_store *store, const eni_store_event *event, const eni_partition *part,
                               uint32_t flags, const float *data)
 {
@@ -477,15 +477,17 @@ static en_status answer_event(eni_store *store, const eni_store_event *event, co
 static en_status on_init(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     if (event->payload.count != part->pub.count || event->payload.data == NULL)
-        return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
+        return REFUSE(EN_EPROTO,
+                      "the initial weights of bucket %u, shard %u have %llu elements, expected %llu",
                       event->bucket, part->pub.shard, (unsigned long long)event->payload.count,
                       (unsigned long long)part->pub.count);
     if (event->kind == ENI_VECTOR_FREEZE || eni_partition_vector(part, event->kind) == NULL)
-        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to begin with", store->config.optimizer->name,
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to initialise", store->config.optimizer->name,
                       event->kind);
     if (event->base_version > PAST_MAX || event->seq > PAST_MAX || event->nsamples > PAST_MAX)
-        return REFUSE(EN_EPROTO, "bucket %u, shard %u: nothing has a past that long", event->bucket,
-                      part->pub.shard);
+        return REFUSE(EN_EPROTO,
+                      "bucket %u, shard %u: the initial version, steps or samples are out of range",
+                      event->bucket, part->pub.shard);
     if (!eni_all_finite(event->payload.data, event->payload.count))
         return REFUSE(EN_ENONFINITE, "an initial weight of bucket %u, shard %u is not finite", event->bucket,
                       part->pub.shard);
@@ -499,7 +501,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
 static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     if (eni_partition_vector(part, event->kind) == NULL)
-        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to show", store->config.optimizer->name,
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to send", store->config.optimizer->name,
                       event->kind);
     eni_call *call = eni_store_call_take(store);
     if (call == NULL) return EN_ENOMEM;
@@ -512,13 +514,13 @@ static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
 
-/* Releases what an event brought and the store does not keep. */
+/* Releases an event's payload that the store does not keep. */
 static void drop_payload(const eni_store_event *event)
 {
     if (event->payload.release != NULL) event->payload.release(event->payload.owner);
 }
 
-/* A call that was taken in before: its payload is not looked at. */
+/* A call that was taken in before; its payload is ignored. */
 static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     const eni_dedupe *dedupe = &part->dedupe[event->client];
@@ -533,18 +535,18 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
                       (unsigned long long)event->seq, event->client, event->bucket,
                       (unsigned long long)dedupe->seq);
     if (dedupe->outcome == ENI_REFUSED)
-        return REFUSE(dedupe->status, "call %llu of rank %d to bucket %u was refused before",
+        return REFUSE(dedupe->status, "call %llu of rank %d to bucket %u was refused already",
                       (unsigned long long)event->seq, event->client, event->bucket);
     if (dedupe->outcome == ENI_DATA)
         return REFUSE(EN_EUNSUPPORTED,
                       "call %llu of rank %d to bucket %u was answered with its payload, "
                       "which is not kept for a second answer",
                       (unsigned long long)event->seq, event->client, event->bucket);
-    return answer_event(store, event, part, ENI_STORE_IS_REPEAT, part->pub.w); /* what it met is not kept */
+    return answer_event(store, event, part, ENI_STORE_IS_REPEAT, part->pub.w); /* `met` is not kept */
 }
 
-/* One that its client sends again after the store was away, and that lies behind what the client has done
- * since: nothing is left to be done about it. Nor about seq 0, which only asks for an answer. */
+/* Whether a call that is sent again after the store was away lies behind its client's later calls, so that
+ * there is nothing left to do; or has seq 0, which only asks for an answer. */
 static bool is_past(const eni_store *store, const eni_store_event *event, const eni_partition *part)
 {
     const uint64_t last = part->dedupe[event->client].seq;
@@ -552,7 +554,7 @@ static bool is_past(const eni_store *store, const eni_store_event *event, const 
     return event->is_replay && (event->seq == 0 || event->seq < last || (event->seq == last && has_finished));
 }
 
-/* Runs on_push (or its default) and books what became of the contribution. */
+/* Runs on_push (or its default) and records the outcome of the contribution. */
 static en_status push(eni_store *store, eni_partition *part, eni_call *call)
 {
     const en_strategy *strategy = store->config.strategy;
@@ -569,7 +571,7 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
         call->was_absorbed = false;
     }
     store->current = NULL;
-    if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
+    if (st == EN_OK) /* the hook may have swallowed a mean that is not finite: then no call is refused */
         for (eni_call *held = part->held_first; held != NULL; held = held->next)
             held->pending_error = EN_OK;
     call->pending_error = st;
@@ -577,7 +579,7 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
     return eni_partition_count(store, call, version, st == EN_OK && store->did_touch);
 }
 
-/* The clock and the dedupe entry move, together. */
+/* Advances the clock and the dedupe entry, together. */
 static void advance(eni_store *store, eni_partition *part, const eni_store_event *event)
 {
     eni_dedupe *dedupe = &part->dedupe[event->client];
@@ -605,8 +607,8 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     call->seq = event->seq;
     call->since_ns = store->now_ns;
     call->covered = is_push ? event->covered : 0;
-    /* A first push was computed while its client did not count yet: one that starts late would bring the
-     * whole head start of the others into the mean. */
+    /* A first push was computed while its client did not count yet: a late starter would bring the others'
+     * whole head start into the mean. */
     call->is_steady =
         part->nstarted == store->nactive && store->nleft == 0 && part->dedupe[event->client].pushes > 1;
     call->msg = (en_msg){
@@ -630,26 +632,26 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     return offer_held(store, part);
 }
 
-/* Decides what a call is. *is_taken_out: its payload has moved into the store. */
+/* Checks a call, and takes, repeats or refuses it. *is_taken_out: its payload has moved into the store. */
 static en_status on_call(eni_store *store, const eni_store_event *event, eni_partition *part,
                          bool *is_taken_out)
 {
     const eni_payload *payload = &event->payload;
     if ((payload->data != NULL) != (payload->count > 0) ||
         (payload->data != NULL && payload->count != part->pub.count))
-        return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
+        return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, expected %llu",
                       event->bucket, part->pub.shard, (unsigned long long)payload->count,
                       (unsigned long long)part->pub.count);
     eni_client_record *client = &store->client[event->client];
     if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
     if (event->incarnation < client->incarnation)
-        return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
+        return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, and this call is of its older incarnation",
                       event->client);
     if (event->incarnation > client->incarnation)
         EN_TRY(join(store, event->client, event->incarnation, NULL));
     if (is_past(store, event, part)) return answer_event(store, event, part, ENI_STORE_IS_REPEAT, NULL);
     if (client->presence != ENI_ACTIVE)
-        return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
+        return REFUSE(EN_EMEMBER, "rank %d has %s, but calls again", event->client,
                       client->presence == ENI_LEFT ? "left" : "finished");
     if (!part->is_initialised)
         return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
@@ -662,17 +664,17 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
                       (unsigned long long)dedupe->seq);
     if (event->base_version > part->pub.version && !event->is_replay)
         return REFUSE(EN_EPROTO,
-                      "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
+                      "rank %d claims to have computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,
                       (unsigned long long)part->pub.version);
     if (event->nsamples > ENI_STORE_SAMPLES_MAX)
-        return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
+        return REFUSE(EN_EPROTO, "rank %d pushed a gradient for bucket %u with too many samples: %llu",
                       event->client, event->bucket, (unsigned long long)event->nsamples);
     if (event->covered > ENI_STORE_SAMPLES_MAX)
-        return REFUSE(EN_EPROTO, "rank %d says that a push of bucket %u covers %llu samples", event->client,
-                      event->bucket, (unsigned long long)event->covered);
+        return REFUSE(EN_EPROTO, "rank %d pushed bucket %u with too many covered samples: %llu",
+                      event->client, event->bucket, (unsigned long long)event->covered);
     if (dedupe->outstanding >= ENI_STORE_OUTSTANDING)
-        return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
+        return REFUSE(EN_EPROTO, "rank %d already has %u unanswered calls to bucket %u", event->client,
                       dedupe->outstanding, event->bucket);
     *is_taken_out = true;
     return take_call(store, event, part);
@@ -686,8 +688,8 @@ static en_status on_partition(eni_store *store, const eni_store_event *event)
     bool is_taken = false;
     en_status st;
     if (eni_store_partition(store, event->bucket) == NULL) {
-        st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
-                    event->bucket, store->config.shard, store->config.nbuckets);
+        st = REFUSE(EN_EPROTO, "bucket %u has no partition on shard %d; there are %u buckets", event->bucket,
+                    store->config.shard, store->config.nbuckets);
     } else {
         eni_partition *part = &store->part[event->bucket];
         if (event->type == ENI_STORE_CALL)
@@ -701,7 +703,7 @@ static en_status on_partition(eni_store *store, const eni_store_event *event)
     return st;
 }
 
-/* What the last event's actions pointed at may go now. */
+/* Frees the calls that the last event's actions pointed into. */
 static void free_retired(eni_store *store)
 {
     for (eni_call *call = store->retired, *next; call != NULL; call = next) {
@@ -723,7 +725,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
         store->timer_told = INT64_MAX; /* used up */
         st = on_timer(store);
     } else if (event->client < 0 || event->client >= store->config.world) {
-        st = REFUSE(EN_EPROTO, "there is no rank %d in a world of %d", event->client, store->config.world);
+        st = REFUSE(EN_EPROTO, "invalid rank %d in a world of %d", event->client, store->config.world);
         drop_payload(event);
     } else if (event->type == ENI_STORE_MEMBER) {
         st = on_member(store, event);
@@ -735,7 +737,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
     return st;
 }
 
-/* ---- questions ----------------------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------------------- */
 
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket)
 {

@@ -1,9 +1,9 @@
 /* store.h - the parameter server as a pure function: step(state, event) -> actions.
  *
  * A store holds the partitions of one shard: part k of K of every bucket. It has no socket, no clock, no
- * thread: whatever it may know comes with the event, whatever it wants done goes out as an action. So the
- * same code serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of
- * recorded events, and the same events always give the same actions and the same bytes.
+ * thread: all input comes with the event, all output is actions. So the same code serves behind a socket
+ * (server/shard.c), in virtual time (runtime/sim) and in a replay of recorded events, and the same events
+ * always give the same actions and the same bytes.
  *
  *     CALL, INIT, SNAPSHOT  ->  +----------------------------+  ->  REPLY    weights or the edited payload
  *     MEMBER, TIMER         ->  | partitions, dedupe,        |  ->  REFUSE   with a status and a sentence
@@ -26,25 +26,25 @@
  *                            refused               refused again
  *     seq < last         refused as stale, unless that very call is still held (then as above). With
  *                        is_replay, and seq == last of a client that has finished: answered without data
- *     seq == 0           with is_replay: answered without data, for what the answer says beside it
+ *     seq == 0           with is_replay: answered without data, for the answer's other fields
  *     seq > last + 1     refused as a gap
  *     older incarnation  refused: fenced
- *     newer incarnation  the client left and joined again: what the old one was not answered is dropped,
- *                        what it was answered stays staged; the clock starts at the least of the others
+ *     newer incarnation  the client left and joined again: the old one's unanswered calls are dropped, its
+ *                        answered ones stay staged; the clock starts at the least of the others
  *
  * The mean. step() adds the staged contributions in (rank, clock) order exactly as ops/mean.h does:
  * scale = (float)(weight * nsamples), inv = 1 / (float)(sum of nsamples), contributions of 0 samples left
  * out; of a single one scale = (float)weight, inv = 1. The weight that a strategy gives to absorb() scales
- * the numerator only: weight 0.5 on every contribution is half the mean gradient. With weight 1 the bytes are those of eni_mean_ranks, hence of
- * `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to this partition before the step).
- * If no contribution has samples, weights and optimizer state stay as they are; the step is counted, and the
- * version goes on, so that nobody waits.
+ * the numerator only: weight 0.5 on every contribution is half the mean gradient. With weight 1 the bytes are
+ * those of eni_mean_ranks, hence of `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to
+ * this partition before the step). If no contribution has samples, weights and optimizer state stay as they
+ * are; the step is counted, and the version goes on, so that nobody waits.
  *
  * Not finite. The mean is made in an accumulator and checked before anything changes. If it is not finite
  * the contributions are dropped and counted, and the calls that brought them are refused with
  * EN_ENONFINITE, held ones too, unless the hook that called step() swallows the status.
  *
- * Payloads. The event hands one over. It stays where it is, uncopied, until it is summed and its call is
+ * Payloads. The event brings one. It stays where it is, uncopied, until it is summed and its call is
  * answered. Once a call is answered its client may overwrite borrowed memory: a contribution that is still
  * staged then is first copied into a pooled buffer.
  *
@@ -67,20 +67,20 @@
 typedef struct eni_store eni_store;
 typedef struct eni_version_buffer eni_version_buffer; /* weights of one version */
 
-/* Of which pushes the store looks whether on_push has written weights without saying so (touch), or has made
- * them infinite or NaN: it costs a pass over the partition before and after. FIRST: the first 100 pushes of
- * each partition, and every 1,000th. */
+/* Selects the pushes after which the store checks whether on_push has written weights without touch, or made
+ * them infinite or NaN. A check costs a pass over the partition before and after. FIRST: the first 100 pushes
+ * of each partition, and every 1,000th. */
 typedef enum eni_store_watch { ENI_WATCH_NONE, ENI_WATCH_FIRST, ENI_WATCH_ALL } eni_store_watch;
 
-/* Everything that is fixed before the first event. Pointers are borrowed and outlive the store, but for
+/* All that is fixed before the first event. Pointers are borrowed and outlive the store, except for
  * bucket_counts, which is copied. */
 typedef struct eni_store_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: the strategy has none */
-    eni_hook_guard *hooks;      /* told of every hook; NULL: nobody watches */
+    eni_hook_guard *hooks;      /* notified of every hook; NULL: not watched */
     eni_store_watch watch;
-    /* A hold of every client's call of a partition, without a timer, is EN_EBUG: clients make one call of it
-     * at a time. A call that is held for 5 s while others are not is named. false: neither. */
+    /* An on_pull that holds every client's call of a partition without a timer is EN_EBUG: clients make one
+     * call of it at a time. A call held for 5 s while others are not is logged. false: neither. */
     bool judges_holds;
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* lr and step are set per step */
@@ -89,19 +89,21 @@ typedef struct eni_store_config {
     uint32_t nbuckets;
     const uint64_t *bucket_counts; /* (nbuckets) elements of the whole buckets */
     int32_t shard, nshards;
-    int32_t world;   /* clients are ranks 0 .. world-1; those of a leader-only strategy never
-                        join. Also the W of ENI_SUM_RING */
-    uint64_t seed;   /* of the run, for en_store.rand */
-    uint32_t stream; /* tells the stores of one run apart in en_store.rand: psd's shard, or
-                        0x10000 + rank for a store inside a worker */
-    float *weights;  /* NULL: memory of the store's own. Else zeroed memory that others may read, laid out as
-                        the flat vector: bucket b from element weight_offsets[b] on */
-    const uint64_t *weight_offsets;          /* (nbuckets) with `weights`, and with hyper.groups */
-    uint64_t (*old_ticket)(uint64_t ticket); /* what becomes of a held call's ticket when a state is loaded;
-                                                NULL: it stays as it is */
+    /* Clients are ranks 0 .. world-1; those of a leader-only strategy never join. Also the W of ENI_SUM_RING. */
+    int32_t world;
+    uint64_t seed; /* of the run, for en_store.rand */
+    /* Distinguishes the stores of one run in en_store.rand: psd's shard, or 0x10000 + rank for a store inside a
+     * worker. */
+    uint32_t stream;
+    /* NULL: memory of the store's own. Else zeroed memory that others may read, laid out as the flat vector:
+     * bucket b from element weight_offsets[b] on. */
+    float *weights;
+    const uint64_t *weight_offsets; /* (nbuckets) with `weights`, and with hyper.groups */
+    /* Converts a held call's ticket when a state is loaded; NULL: it stays as it is. */
+    uint64_t (*old_ticket)(uint64_t ticket);
 } eni_store_config;
 
-/* ---- events ------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 enum {
     ENI_PAYLOAD_BORROWED = 1, /* the client's memory: it may change once the call is answered */
@@ -119,8 +121,9 @@ typedef struct eni_payload {
 } eni_payload;
 
 typedef enum eni_store_event_type {
-    ENI_STORE_INIT = 1, /* payload: the vector of `kind` (ENI_VECTOR_*). The weights end a partition's start,
-                           so slots come before them, once per partition; later ones: answered, not applied */
+    /* payload: the vector of `kind` (ENI_VECTOR_*). The weights complete a partition's start, so slots come
+     * before them, once per partition; later ones: answered, not applied. */
+    ENI_STORE_INIT = 1,
     ENI_STORE_CALL, /* a push (payload) or a pure pull (none); answered by one REPLY or REFUSE, maybe later */
     ENI_STORE_SNAPSHOT, /* the vector of `kind`, past the strategy and its clocks; waits for INIT */
     ENI_STORE_MEMBER,   /* `member`: EN_MEMBER_JOINED, _FINISHED or _LEFT; for all partitions */
@@ -128,45 +131,48 @@ typedef enum eni_store_event_type {
 } eni_store_event_type;
 
 /* `kind` of INIT and SNAPSHOT: the weights; 1 + i: slot i of the optimizer; FREEZE (SNAPSHOT only): the
- * weights, and the slots of this moment are kept aside, where later questions for them find them until the
- * next FREEZE. So weights and slots that are asked for one by one belong together, whatever others push
+ * weights, and a copy of the present slots, from which later SNAPSHOTs of slots are answered until the next
+ * FREEZE. So weights and slots that are requested one by one belong together, whatever others push in
  * between. */
 enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
 /* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, partition by
  * partition, or `seq`. Several clients that join a run in progress need the latter, the same on all stores:
- * partitions and stores that choose for themselves may put A before B here and B before A there, and then,
- * each held by the other, both wait for ever under a small bound. */
+ * partitions and stores that choose for themselves may put A before B here and B before A there, and then
+ * both wait for each other without end under a small bound. */
 enum { ENI_JOIN_AT_LEAST = 0, ENI_JOIN_AT_CLOCK = 1 };
 
 typedef struct eni_store_event {
     eni_store_event_type type;
     int64_t now_ns;       /* every event; never goes back */
     int32_t client;       /* INIT, CALL, SNAPSHOT, MEMBER: rank */
-    uint64_t incarnation; /* CALL, MEMBER; of INIT and SNAPSHOT it is not looked at */
-    uint64_t ticket;      /* INIT, CALL, SNAPSHOT: the caller's word for the one that waits; comes back in the
-                             action */
+    uint64_t incarnation; /* CALL, MEMBER; ignored for INIT and SNAPSHOT */
+    uint64_t ticket;      /* INIT, CALL, SNAPSHOT: names the waiting call; the action returns it */
     uint32_t bucket;      /* INIT, CALL, SNAPSHOT */
     uint32_t member;      /* MEMBER */
-    uint64_t seq;         /* CALL from here on, as in eni_header. INIT of weights that have a past: kind,
-                             seq: optimizer steps, base_version: version, nsamples: samples behind them */
-    uint32_t kind, what;  /* kind of MEMBER JOINED: ENI_JOIN_* */
+    /* CALL: seq to is_replay as in eni_header. INIT of weights that have a past: kind, seq: optimizer steps,
+     * base_version: version, nsamples: samples behind them. */
+    uint64_t seq;
+    uint32_t kind, what; /* kind of MEMBER JOINED: ENI_JOIN_* */
     uint64_t base_version;
     uint64_t nsamples;
-    uint64_t covered; /* CALL with a payload: samples that the client has computed since its last one of this
-                         bucket: what is booked as applied or dropped */
+    /* CALL with a payload: samples that the client has computed since its last one of this bucket, to be counted
+     * as applied or dropped. */
+    uint64_t covered;
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    bool is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have
-                      known more (store_save.h): the lower of it and the partition's version counts */
+    /* CALL: base_version is from an earlier incarnation of this store, which may have known more
+     * (store_save.h): the lower of it and the partition's version counts. */
+    bool is_replay;
 } eni_store_event;
 
-/* ---- actions ------------------------------------------------------------------------------------------ */
+/* ---- actions ------------------------------------------------------------------------------------------- */
 
 typedef enum eni_store_action_type {
     ENI_STORE_REPLY = 1,
     ENI_STORE_REFUSE,
-    ENI_STORE_TIMER_AT, /* a TIMER event is due at when_ns; replaces the last one (INT64_MAX: none is due). A
-                           TIMER event uses it up: if more is due, it is said again */
+    /* A TIMER event is due at when_ns; replaces the last one (INT64_MAX: none is due). A TIMER event uses it up:
+     * if more is due, there is a new TIMER_AT. */
+    ENI_STORE_TIMER_AT,
 } eni_store_action_type;
 
 typedef struct eni_store_action {
@@ -176,12 +182,14 @@ typedef struct eni_store_action {
     uint32_t bucket;
     uint32_t flags;   /* REPLY: ENI_STORE_IS_* */
     uint64_t version; /* REPLY: of the weights; the client's next base_version */
-    uint64_t met;     /* REPLY: the version that the push was applied to or dropped at: staleness is met minus
-                         its base_version. `version` while that is not known, and where nothing was pushed */
-    const float *data; /* REPLY: (count); NULL in the answers to INIT and to a replay of what is past. Read it
-                          before the next step: it points at live weights or into the payload */
+    /* REPLY: the version that the push was applied to or dropped at: staleness is met minus its base_version.
+     * `version` while it is not known, and without a push. */
+    uint64_t met;
+    /* REPLY: (count); NULL in the answers to INIT and to old replays. Read it before the next step: it points at
+     * live weights or into the payload. */
+    const float *data;
     uint64_t count;
-    uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
+    uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind the vector */
     uint64_t clock;          /* .. and the least clock of the partition's clients; 0: it has none */
     int64_t when_ns;         /* TIMER_AT */
     en_status status;        /* REFUSE */
@@ -202,7 +210,7 @@ typedef struct eni_store_actions {
 /* Safe on zeroed memory. */
 void eni_store_actions_fini(eni_store_actions *actions);
 
-/* ---- what the host measured ---------------------------------------------------------------------------- */
+/* ---- statistics ---------------------------------------------------------------------------------------- */
 
 /* Sums over this store's partitions. A push that every partition applies counts once per partition: divide by
  * eni_store_nused for figures per message of the model. */
@@ -211,13 +219,14 @@ typedef struct eni_store_client_stats {
     uint64_t applied, dropped;    /* samples, as their pushes cover them */
     uint64_t holds;               /* calls that were not answered at once */
     uint64_t bytes_in, bytes_out; /* payload of calls */
-    uint64_t bytes_beside;        /* payload of INIT and of the answers to snapshots: at the start, for
-                                     evaluation, for checkpoints */
+    uint64_t bytes_beside;        /* payload of INIT and of snapshots: start, evaluation, checkpoints */
     uint64_t clocks_ahead;        /* the most by which an answered call was ahead of min_clock */
-    eni_histogram staleness; /* versions between the weights of a push and the weights it met, when it was
-                                applied; what was dropped, and pushes without samples, do not count */
-    eni_histogram steady;    /* of those the ones made while all joined clients were active: each has
-                                pushed on the partition before, none has finished or left */
+    /* Versions between the weights of a push and the weights it met when it was applied; dropped pushes, and
+     * those without samples, do not count. */
+    eni_histogram staleness;
+    /* The same, only of pushes made while all joined clients were active: each has pushed on the partition
+     * before, none has finished or left. */
+    eni_histogram steady;
 } eni_store_client_stats;
 
 typedef struct eni_store_stats {
@@ -238,12 +247,12 @@ en_status eni_store_new(const eni_store_config *config, eni_store **store_out);
 /* Releases every payload it holds. NULL is fine. */
 void eni_store_free(eni_store *store);
 
-/* Takes in one event. Overwrites the list with what is to be done, in order. EN_OK also when the answer is
- * a REFUSE; EN_ENOMEM (logged): the store cannot go on. */
+/* Takes in one event. Overwrites the list with the actions to take, in order. EN_OK also when the answer is a
+ * REFUSE; EN_ENOMEM (logged): the store cannot go on. */
 en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_store_actions *actions);
 
-/* Between two events, as often as the caller likes: names in one line a call that on_pull has held for 5 s,
- * counts the others, and each once. */
+/* Between two events, as often as the caller likes: logs one call that on_pull has held for 5 s, and the
+ * number of others, each call once. */
 void eni_store_look(eni_store *store, int64_t now_ns);
 
 /* Elements of the partition of `bucket`, 0 if it is empty or there is no such bucket. */
@@ -259,13 +268,13 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
 /* The least clock of a partition's active clients; 0: it has none. */
 uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket);
 
-/* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they
- * are, beyond the next steps and the end of the store, until it is released, once for each call. NULL: there
- * is none (config->weights; an empty partition). What would write weights in use works on a copy instead;
- * nothing of the store's life depends on a release. */
+/* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay unchanged,
+ * beyond the next steps and the end of the store, until it is released, once for each call. NULL without a
+ * buffer (config->weights; an empty partition). A write to weights in use goes to a copy; the store never
+ * waits for a release. */
 eni_version_buffer *eni_store_acquire(eni_store *store, uint32_t bucket);
 
-/* Any thread. `weights` is not looked at: this is an eni_release. */
+/* Any thread. `weights` is ignored: this is an eni_release. */
 void eni_store_release(void *weights, void *buffer);
 
 /* Borrowed; they change with every step. client must be 0 .. world-1. */

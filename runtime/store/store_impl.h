@@ -1,8 +1,8 @@
-/* store_impl.h - what the files of the store share; nobody else includes it. Each calls those below it only.
+/* store_impl.h - shared by the files of the store, and only by them. Each calls only those below it:
  *
  *     store_save.c       all of it as bytes, and back
- *     store.c            life, events, questions
- *     hooks.c            the strategy's hooks on a partition, and what they may ask
+ *     store.c            open, close, events, queries
+ *     hooks.c            the strategy's hooks on a partition, and what they may call
  *     partition.c        a partition's numbers: staged, averaged, stepped, counted
  *     calls.c            the calls, their payloads, the actions */
 #ifndef STORE_STORE_IMPL_H
@@ -12,7 +12,7 @@
 
 /* More unanswered calls of one client on one partition are refused: a client that pipelines needs two. */
 enum { ENI_STORE_OUTSTANDING = 8 };
-#define ENI_STATE_MAGIC "ENSTATE\n" /* a saved state begins so, and ends so */
+#define ENI_STATE_MAGIC "ENSTATE\n" /* the first bytes of a saved state; then its last */
 #define ENI_STATE_END   "END\n"
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
@@ -22,27 +22,27 @@ typedef struct eni_call {
     struct eni_call *prev, *next; /* in part->held, by arrival; in store->idle only next */
     en_msg msg;
     eni_payload payload;
-    float *pooled; /* where a detached payload lies; NULL: payload is where it came */
+    float *pooled; /* buffer of a detached payload; NULL: it is where it arrived */
     uint64_t ticket, seq;
-    int64_t since_ns;        /* when it came; 0: before this process began */
-    uint64_t covered;        /* samples, as the event said */
+    int64_t since_ns;        /* its arrival; 0: before this process began */
+    uint64_t covered;        /* samples, as in the event */
     uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
     double weight;           /* as given to absorb() */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
     bool is_held;            /* in part->held */
     bool is_staged;          /* in part->staged */
     bool is_snapshot;        /* waits for INIT, not for the strategy */
-    bool is_counted;         /* it is booked, and `met` is known */
+    bool is_counted;         /* it is counted, and `met` is known */
     bool is_steady;          /* pushed while all joined clients were active */
     bool was_asked;          /* on_pull held it before */
-    bool was_named;          /* as one that is held for long */
+    bool was_named;          /* logged as held for long */
     bool was_absorbed;       /* absorb() took it, whatever became of it since */
 } eni_call;
 
 /* How the last call of a client on a partition ended. */
 typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
 
-/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together. */
+/* A partition's record of one client: dedupe entry and clock, side by side so they move together. */
 typedef struct eni_dedupe {
     uint64_t seq; /* of the last call taken in; 0: none */
     uint64_t clock;
@@ -51,10 +51,10 @@ typedef struct eni_dedupe {
     uint32_t outstanding; /* calls not answered */
     eni_outcome outcome;  /* of call `seq` */
     en_status status;     /* ENI_REFUSED: why */
-    float **peer;         /* (strategy->peer_vecs) made when first asked for */
+    float **peer;         /* (strategy->peer_vecs) allocated on first use */
 } eni_dedupe;
 
-/* What is kept aside for a snapshot; no state of the store. */
+/* Copies for snapshots; not part of the store's state. */
 typedef struct eni_frozen {
     float *slot[ENI_MAX_SLOTS];
     uint64_t version, steps, samples;
@@ -63,7 +63,7 @@ typedef struct eni_frozen {
 typedef struct eni_partition {
     en_partition pub;           /* first: hooks hand back a pointer to it */
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
-    uint64_t at;                /* and in the flat vector; 0 where nobody has said */
+    uint64_t at;                /* and in the flat vector; 0 if not configured */
     eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
     bool is_initialised;
     bool is_used;            /* some client has called it */
@@ -80,7 +80,7 @@ typedef struct eni_partition {
     uint32_t nstaged, staged_room;
     bool has_timer;
     int64_t timer_ns;
-    uint64_t hook_pushes; /* on_push has run so often in this process */
+    uint64_t hook_pushes; /* on_push runs in this process */
     uint64_t fired;       /* the event in which on_timer ran last: once per event, however it is set again */
 } eni_partition;
 
@@ -92,16 +92,16 @@ typedef struct eni_client_record {
     eni_store_client_stats stats;
 } eni_client_record;
 
-/* The strategy's hook that runs. */
+/* The running hook of the strategy. */
 typedef struct eni_store_hook {
     eni_partition *part; /* its; NULL: no hook runs */
     eni_call *call;      /* whose message it has; NULL: none */
     eni_hook_site place;
-    en_status verdict; /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    char said[192];    /* of the last misuse: who called hears it too */
+    en_status verdict; /* logged already: EN_EBUG after misuse, EN_EINVAL; else EN_OK */
+    char said[192];    /* the last misuse, which the caller is sent too */
 } eni_store_hook;
 
-/* The arguments of eni_mean, and where it goes. */
+/* The arguments of eni_mean, and its result. */
 typedef struct eni_store_mean {
     float *sum;           /* (max_count) the accumulator */
     const float **source; /* (room) */
@@ -127,7 +127,7 @@ struct eni_store {
     uint64_t rand_index;
     uint64_t nevents;
     int64_t now_ns;     /* of the event in progress */
-    int64_t look_ns;    /* eni_store_look has nothing to say before */
+    int64_t look_ns;    /* eni_store_look has nothing to log before */
     int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
     bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
@@ -135,7 +135,7 @@ struct eni_store {
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */
-    eni_call *retired;          /* done with, but an action of the last step may point into their payload */
+    eni_call *retired;          /* finished, but an action of the last step may point into their payload */
     eni_store_actions *actions; /* of the event in progress */
     eni_store_stats stats;
 };
@@ -147,14 +147,14 @@ static inline const eni_partition *eni_store_partition(const eni_store *store, u
     return &store->part[bucket];
 }
 
-/* What INIT and SNAPSHOT name by `kind`; NULL: the store does not have it. */
+/* The vector that INIT and SNAPSHOT name by `kind`; NULL: the store does not have it. */
 static inline float *eni_partition_vector(const eni_partition *part, uint32_t kind)
 {
     if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
     return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
 }
 
-/* Some client has called the partition. */
+/* Marks the partition as called by a client. */
 static inline void eni_partition_used(eni_store *store, eni_partition *part)
 {
     store->nused += !part->is_used;
@@ -175,13 +175,13 @@ void eni_store_call_retire(eni_store *store, eni_call *call);
 void eni_store_call_free(eni_store *store, eni_call *call);
 /* Its payload becomes a pooled copy of `raw` (count floats, not aligned). EN_ENOMEM. */
 en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count);
-/* The same of what it has. */
+/* The same, a copy of its own payload. */
 en_status eni_store_call_detach(eni_store *store, eni_call *call);
 /* Appends to the held calls. */
 void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
 void eni_partition_release(eni_partition *part, eni_call *call);
-/* "rank 0 at clock 4, rank 1 at clock 5": the active clients of whom a call is held, or of whom none is. */
+/* "rank 0 at clock 4, rank 1 at clock 5": the active clients with a held call, or without one. */
 void eni_partition_list(const eni_store *store, const eni_partition *part, bool are_held, char *text_out,
                         size_t bytes);
 
@@ -200,7 +200,7 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
 /* Zeroed weights of `count` elements. NULL: out of memory (logged). */
 eni_version_buffer *eni_version_buffer_new(uint64_t count);
 float *eni_version_buffer_data(const eni_version_buffer *buffer);
-/* This one and those behind it; what is in use is freed when it is released. NULL is fine. */
+/* Frees this one and those behind it; one in use is freed when it is released. NULL is fine. */
 void eni_version_buffer_free_all(eni_version_buffer *first);
 /* Before pub.w is written: if it is in use, pub.w becomes a copy. */
 en_status eni_partition_own(eni_store *store, eni_partition *part);
@@ -211,21 +211,21 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
 void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call);
 /* en_store.step. */
 en_status eni_partition_step(eni_store *store, eni_partition *part);
-/* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
+/* Counts a push that meets weights of `version`: its samples, and if it was applied its staleness. */
 en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
 
 /* ---- hooks.c ---- */
 
-/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say. */
+/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that hooks may not return. */
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call);
 /* on_pull, which the strategy must have. */
 en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *call, int *verdict_out);
 /* on_timer and on_member, if the strategy has them. */
 en_status eni_store_hook_timer(eni_store *store, eni_partition *part);
 en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member);
-/* What hooks may ask of the store. */
+/* The calls that hooks may make. */
 extern const en_store eni_store_table;
 
 #endif

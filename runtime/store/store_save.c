@@ -1,8 +1,8 @@
 /* store_save.c - a store as bytes, and back (store_save.h).
  *
  * One list of fields for both ways: `field` writes it when a store is saved, and reads it when one is loaded.
- * The bytes come from a file, so nothing in them is believed: every length is checked against what is left,
- * every number against what the store rests on. `expect` is what such a check says; saving asks nothing. */
+ * The bytes come from a file and are not trusted: every length is checked against the bytes left, every number
+ * against the store's invariants. `expect` makes such a check; saving makes none. */
 #include "runtime/store/store_save.h"
 
 #include <inttypes.h>
@@ -23,7 +23,7 @@ typedef struct stream {
     en_status status;
     size_t n;
     uint8_t piece[PIECE];
-    /* loading: what is left. The first thing that is wrong is kept, and from then on all reads give 0 */
+    /* loading: the bytes left. The first error is kept, and all later reads give 0 */
     const uint8_t *at, *end, *begin;
     const char *why;
     int64_t saved_ns, now_ns;
@@ -44,7 +44,7 @@ static void expect(stream *s, bool is_right, const char *why)
 static en_status verdict(const stream *s)
 {
     if (s->why == NULL) return s->status;
-    return eni_fail(EN_EFORMAT, "store", "the saved state cannot be used: %s (at byte %lld)", s->why,
+    return eni_fail(EN_EFORMAT, "store", "invalid saved state: %s (at byte %lld)", s->why,
                     (long long)(s->at - s->begin));
 }
 
@@ -69,7 +69,7 @@ static void put(stream *s, const void *data, uint64_t bytes)
 
 static const uint8_t *get(stream *s, uint64_t bytes)
 {
-    expect(s, bytes <= (uint64_t)(s->end - s->at), "it is cut off");
+    expect(s, bytes <= (uint64_t)(s->end - s->at), "it is truncated");
     if (s->why != NULL) return NULL;
     s->at += bytes;
     return s->at - bytes;
@@ -107,7 +107,7 @@ static void number(stream *s, void *value, size_t size, size_t bytes, uint64_t m
 #define FIELD_TO(s, x, bytes, max, why) number(s, &(x), sizeof(x), bytes, max, why)
 #define FLAG(s, x)                      FIELD_TO(s, x, 1, 1, "a flag is neither 0 nor 1")
 
-/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order. */
+/* Converts a deadline to the present clock; an overdue one stays so, to keep the order. */
 static void deadline(stream *s, int64_t *when)
 {
     FIELD(s, *when, 8);
@@ -124,7 +124,7 @@ static void deadline(stream *s, int64_t *when)
 
 /* ---- header -------------------------------------------------------------------------------------------- */
 
-/* The line that begins at `at`, as far as it fits, without what a terminal would obey. */
+/* The line that begins at `at`, as far as it fits, without control characters. */
 static void copy_line(const char *at, const char *end, char *line_out, size_t bytes)
 {
     size_t n = 0;
@@ -143,8 +143,8 @@ static en_status compare_text(const char *saved, size_t saved_bytes, const char 
         if (own[i] == '\n') line = i + 1;
     copy_line(saved + line, saved + saved_bytes, theirs, sizeof theirs);
     copy_line(own + line, own + own_bytes, mine, sizeof mine);
-    return eni_fail(EN_EMISMATCH, "store", "the saved state is of another run: it has '%s', this one '%s'",
-                    theirs, mine);
+    return eni_fail(EN_EMISMATCH, "store",
+                    "the saved state belongs to another run: it has '%s', this one '%s'", theirs, mine);
 }
 
 static en_status header(stream *s, char *own, size_t own_bytes)
@@ -153,13 +153,13 @@ static en_status header(stream *s, char *own, size_t own_bytes)
     uint32_t version = ENI_STATE_VERSION, bytes = (uint32_t)own_bytes;
     raw(s, magic, sizeof magic);
     if (s->why != NULL || memcmp(magic, ENI_STATE_MAGIC, sizeof magic) != 0) {
-        s->why = "it does not begin as the state of a store";
+        s->why = "it does not begin like the state of a store";
         return verdict(s);
     }
     FIELD(s, version, 4);
     if (version != ENI_STATE_VERSION && s->why == NULL)
-        return eni_fail(EN_EVERSION, "store", "the saved state has version %u, this build reads %d", version,
-                        ENI_STATE_VERSION);
+        return eni_fail(EN_EVERSION, "store", "the saved state has version %u, this build reads version %d",
+                        version, ENI_STATE_VERSION);
     FIELD(s, bytes, 4);
     if (!is_loading(s)) {
         put(s, own, own_bytes);
@@ -199,14 +199,14 @@ static bool are_bins(uint64_t bins)
 
 static en_status histogram(stream *s, eni_histogram *h)
 {
-    static const char *const odd = "a histogram does not add up";
+    static const char *const odd = "a histogram is inconsistent";
     uint32_t bins = h->bins;
     FIELD(s, h->count, 8);
     FIELD(s, h->sum, 8);
     FIELD(s, h->max, 8);
     FIELD(s, bins, 4);
-    expect(s, are_bins(bins), "a histogram has an odd number of bins");
-    expect(s, bins * UINT64_C(8) <= (uint64_t)(s->end - s->at), "it is cut off");
+    expect(s, are_bins(bins), "a histogram has an invalid number of bins");
+    expect(s, bins * UINT64_C(8) <= (uint64_t)(s->end - s->at), "it is truncated");
     EN_TRY(verdict(s));
     if (is_loading(s) && bins > 0 && (h->bin = eni_alloc_array(bins, sizeof *h->bin)) == NULL)
         return EN_ENOMEM;
@@ -225,7 +225,7 @@ static en_status client_fields(stream *s, eni_store *store, eni_client_record *c
 {
     eni_store_client_stats *stats = &client->stats;
     FIELD(s, client->incarnation, 8);
-    FIELD_TO(s, client->presence, 1, ENI_LEFT, "a client is in no known condition");
+    FIELD_TO(s, client->presence, 1, ENI_LEFT, "a client's presence is invalid");
     FIELD(s, stats->pushes, 8);
     FIELD(s, stats->pulls, 8);
     FIELD(s, stats->applied, 8);
@@ -251,10 +251,10 @@ static en_status dedupe_fields(stream *s, const eni_store *store, const eni_part
     const uint32_t vecs = store->config.strategy->peer_vecs;
     FIELD(s, dedupe->seq, 8);
     FIELD(s, dedupe->clock, 8);
-    expect(s, dedupe->clock != UINT64_MAX, "a clock is beyond all clocks");
+    expect(s, dedupe->clock != UINT64_MAX, "a clock is out of range");
     FIELD(s, dedupe->pushes, 8);
-    FIELD_TO(s, dedupe->outcome, 1, ENI_REFUSED, "a call ended in no known way");
-    FIELD_TO(s, dedupe->status, 4, EN_EBUG, "a status is none");
+    FIELD_TO(s, dedupe->outcome, 1, ENI_REFUSED, "a call's outcome is invalid");
+    FIELD_TO(s, dedupe->status, 4, EN_EBUG, "a client's status is invalid");
     for (uint32_t i = 0; i < vecs && s->why == NULL; i++) {
         uint8_t is_there = dedupe->peer != NULL && dedupe->peer[i] != NULL;
         FLAG(s, is_there);
@@ -281,7 +281,7 @@ static uint8_t call_fields(stream *s, eni_call *call)
     FIELD(s, flags, 1);
     for (int i = 0; i < FLAGS && is_loading(s); i++)
         *flag[i] = flags >> i & 1;
-    FIELD_TO(s, call->pending_error, 4, EN_EBUG, "a status is none");
+    FIELD_TO(s, call->pending_error, 4, EN_EBUG, "a call's status is invalid");
     FIELD(s, call->msg.src, 4);
     FIELD(s, call->msg.kind, 4);
     FIELD(s, call->msg.what, 4);
@@ -301,8 +301,8 @@ static void put_call(stream *s, eni_call *call)
     if (call_fields(s, call)) put(s, call->msg.data, call->payload.count * sizeof(float));
 }
 
-/* Those that are only staged still, then the held ones, both in their order: so staging them again gives the
- * same order of the sum, also where a client that joined again has reached a clock of its predecessor. */
+/* Calls that are only staged, then the held ones, both in their order: staging them again gives the same
+ * order of the sum, even if a client that joined again has reached a clock of its predecessor. */
 static void put_calls(stream *s, const eni_partition *part)
 {
     uint32_t n = 0;
@@ -317,23 +317,23 @@ static void put_calls(stream *s, const eni_partition *part)
         put_call(s, call);
 }
 
-/* Whether a call may lie in this partition as it says that it does. */
+/* Checks a call against its partition and its client. */
 static void check_call(stream *s, const eni_store *store, const eni_partition *part, const eni_call *call,
                        bool has_data)
 {
     const en_msg *msg = &call->msg;
     if (msg->src < 0 || msg->src >= store->config.world) {
-        expect(s, false, "a call is of a client that cannot be");
+        expect(s, false, "a call's client is invalid");
         return;
     }
     expect(s, call->is_held || call->is_staged, "a call is neither held nor staged");
-    expect(s, !call->is_staged || has_data, "a contribution has no content");
+    expect(s, !call->is_staged || has_data, "a contribution has no payload");
     expect(s, !call->is_staged || call->pending_error == EN_OK,
            "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
-        expect(s, !call->is_staged && !has_data, "a look at the weights brings a contribution");
+        expect(s, !call->is_staged && !has_data, "a snapshot has a contribution");
         expect(s, eni_partition_vector(part, msg->kind) != NULL,
-               "a look at a vector that the store does not have");
+               "a snapshot of a vector that the store does not have");
         return;
     }
     const eni_dedupe *dedupe = &part->dedupe[msg->src];
@@ -341,14 +341,14 @@ static void check_call(stream *s, const eni_store *store, const eni_partition *p
     expect(s, !call->is_held || (call->seq <= dedupe->seq && msg->clock <= dedupe->clock),
            "a call is newer than its client"); /* one that is only staged may be of an incarnation before */
     expect(s, msg->base_version <= part->pub.version && call->met <= part->pub.version,
-           "a call knows a version that has not been");
+           "a call has a version above the partition's");
     expect(s, msg->nsamples <= ENI_STORE_SAMPLES_MAX && call->covered <= ENI_STORE_SAMPLES_MAX,
-           "a call stands for too many samples");
+           "a call has too many samples");
     expect(s, !call->is_held || dedupe->outstanding < ENI_STORE_OUTSTANDING,
            "a client waits for too many answers");
 }
 
-/* Into the lists of its partition: from here on the store owns it. */
+/* Puts a call into the lists of its partition: the store owns it from here on. */
 static en_status place_call(eni_store *store, eni_partition *part, eni_call *call)
 {
     const bool is_staged = call->is_staged, was_absorbed = call->was_absorbed;
@@ -407,7 +407,7 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
         if (part->slot[i] != NULL) floats(s, part->slot[i], count);
     if (part->first != NULL) floats(s, part->first, count);
     FIELD(s, state, 8);
-    expect(s, state == own_state, "the strategy keeps another number of bytes per partition");
+    expect(s, state == own_state, "the strategy's state per partition has another size");
     raw(s, part->state, own_state);
     EN_TRY(verdict(s));
     for (int32_t r = 0; r < store->config.world; r++) {
@@ -419,7 +419,7 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
     return verdict(s);
 }
 
-/* ---- the configuration ---------------------------------------------------------------------------------- */
+/* ---- the configuration --------------------------------------------------------------------------------- */
 
 static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 {
@@ -477,8 +477,8 @@ static en_status whole(stream *s, eni_store *store)
     char end[4];
     memcpy(end, ENI_STATE_END, sizeof end);
     raw(s, end, sizeof end);
-    expect(s, memcmp(end, ENI_STATE_END, sizeof end) == 0, "it does not end where it should");
-    expect(s, s->at == s->end, "it goes on after its end");
+    expect(s, memcmp(end, ENI_STATE_END, sizeof end) == 0, "its end mark is missing");
+    expect(s, s->at == s->end, "it has bytes after its end mark");
     return verdict(s);
 }
 
@@ -498,8 +498,7 @@ en_status eni_store_save(const eni_store *store, eni_store_write write, void *us
 en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns)
 {
     if (store->nevents > 0)
-        return eni_fail(EN_EBUG, "store",
-                        "a saved state belongs into a new store, this one has seen %llu events",
+        return eni_fail(EN_EBUG, "store", "a saved state needs a new store, this one has seen %llu events",
                         (unsigned long long)store->nevents);
     stream *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;

@@ -1,5 +1,5 @@
 /* test_private.c - the all-reduce of private memory has the bits of one in the arena, for any length and
- * staging place; nothing outside of the place is touched. */
+ * staging area; nothing outside that area is touched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,7 @@ static int run_all(int rank, int n, cluster_board *board, void *user)
         src[r] = eni_alloc_array(MAX_COUNT + 1, sizeof *src[r]);
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         if (check_one(coll, fixture, rank, counts[c], 16, src) != 0) return 1;
-    if (check_one(coll, fixture, rank, 1000, FIXTURE_COUNT - 48, src) != 0) return 1; /* the least place */
+    if (check_one(coll, fixture, rank, 1000, FIXTURE_COUNT - 48, src) != 0) return 1; /* the smallest area */
     int errors = 0;
     eni_log_set_sink(keep_quiet, &errors);
     eni_coll_op op = {.op = EN_ALLREDUCE, .slot = SLOT, .offset = FIXTURE_COUNT - 47, .count = 1000};

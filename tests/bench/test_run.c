@@ -1,5 +1,5 @@
 /* test_run.c - every bench runs with a tiny size, prints objects with the promised keys, and finds no wrong
- * sum; a wrong flag is refused. How fast anything is is not tested. */
+ * sum; a wrong flag is refused. Speed is not tested. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-/* Runs a bench and hands every line of its output to `visit`. The number of lines; the exit code by pointer.
- */
+/* Runs a bench and passes every line of its output to `visit`. Returns the number of lines. */
 static int run_bench(const char *line, void (*visit)(const json_t *object), int *code_out)
 {
     char command[1024], text[4096];
@@ -154,8 +153,8 @@ static void tcp_limit_runs(void **state)
     assert_int_equal(code, 1);
 }
 
-/* Sizes, workers and shards as lists; a vector shorter than the period of the gradient, and one of several
- * buckets that is no multiple of anything. */
+/* Sizes, workers and shards as lists; a vector shorter than the gradient's period, and one of several buckets
+ * whose length is a multiple of none of these sizes. */
 static void pushpull_runs(void **state)
 {
     (void)state;

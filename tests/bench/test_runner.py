@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The runner behind `make bench`: one cheap experiment with one turn, with no peer to be found; and its parts.
+"""The runner behind `make bench`: one cheap experiment with one turn, without peers; and its parts.
 
     test_runner.py BUILD
 
@@ -26,7 +26,7 @@ BUILD = sys.argv.pop()
 
 
 class WholeRun(unittest.TestCase):
-    """all-reduce between two ranks, where neither mpicc nor torch can be found."""
+    """All-reduce between two ranks, without mpicc and torch."""
 
     @classmethod
     def setUpClass(cls):
@@ -72,7 +72,7 @@ class WholeRun(unittest.TestCase):
 
 
 class Peers(unittest.TestCase):
-    """What --list says of MXNet, and of the target between hosts, which goes by the processor."""
+    """--list shows MXNet, and the target between hosts, which depends on the processor."""
 
     def listed(self, *flags):
         said = subprocess.run([sys.executable, ROOT / "bench/run.py", f"--build={BUILD}", "--only=^pushpull$",
@@ -85,7 +85,7 @@ class Peers(unittest.TestCase):
         self.assertIn("skipped: MXNet: /nonexistent/python3 has no mxnet", self.listed("--mxnet=/nonexistent/python3"))
         with tempfile.TemporaryDirectory() as folder:
             python = pathlib.Path(folder, "python3")
-            python.write_text("#!/bin/sh\n")  # it can import whatever it is asked to
+            python.write_text("#!/bin/sh\n")  # it can import anything
             python.chmod(0o755)
             self.assertIn(f"{python} bench/peers/pushpull_mxnet.py --workers=2 60 1724320", self.listed(f"--mxnet={python}"))
         self.assertEqual(self.listed().count("beside MXNet's KVStore"), 4)
@@ -107,7 +107,7 @@ class Peers(unittest.TestCase):
 
 
 class Stages(unittest.TestCase):
-    """bench/pipeline.py on a small network: what rows.py takes from it."""
+    """bench/pipeline.py on a small network: the values that rows.py takes from it."""
 
     def measured(self, *flags):
         said = subprocess.run([sys.executable, ROOT / "bench/pipeline.py", f"--build={BUILD}", "--batch=8", "--steps=2",
@@ -157,7 +157,7 @@ class Programs(unittest.TestCase):
             except OSError:
                 return
             time.sleep(0.01)
-        self.fail("what the program started goes on")
+        self.fail("the program's child is still running")
 
 
 class Figures(unittest.TestCase):

@@ -1,4 +1,4 @@
-/* test_compute.c - what eval computes with: the options that reach the device, on ref and on a GPU. */
+/* test_compute.c - eval's device: the options that reach it, on ref and on a GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void config_of(eni_config *c, const char *precision)
     assert_int_equal(eni_config_set(c, "deterministic", "on", "test"), EN_OK);
 }
 
-/* What a host device does not have is refused before anything is planned. */
+/* Options that a host device lacks are refused before anything is planned. */
 static void options_reach_the_device(void **state)
 {
     (void)state;
@@ -57,7 +57,7 @@ static void options_reach_the_device(void **state)
     en_schema_fini(&schema);
 }
 
-/* In a process of its own: CUDA does not survive a fork, and the lab forks. */
+/* In a separate process: CUDA does not survive a fork, and the test forks. */
 static int has_gpu(void)
 {
     int status = 1;
@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     if (argc > 1) device = argv[1];
     if (argc > 2) plugins = argv[2];
     if (strcmp(device, "cuda") == 0 && !has_gpu()) {
-        printf("SKIP: there is no GPU\n");
+        printf("SKIP: no GPU\n");
         return 77;
     }
     const struct CMUnitTest tests[] = {

@@ -1,4 +1,4 @@
-/* test_launch.c - the launcher with the real programs: it ends well, or it ends all, and nothing is left.
+/* test_launch.c - the launcher with the real programs: the run ends well, or all processes are ended, and nothing is left.
  *
  * A long run that must be disturbed is disturbed from its first line of progress, so no test guesses when. */
 #include "cli/launcher/launch.h"
@@ -89,7 +89,7 @@ static int has_word(pid_t pid, const char *word)
     return 0;
 }
 
-/* The child of ours with a word of its command line that ends in `word`. */
+/* Our child that has a command-line argument ending in `word`. */
 static pid_t child_with(const char *word)
 {
     pid_t found = -1;
@@ -129,7 +129,7 @@ static void on_progress(void *user, const eni_launch_progress *progress)
     if (s.is_interrupting && write(s.alarm[1], "x", 1) != 1) abort();
 }
 
-/* Runs it; what the programs say to people goes nowhere. Afterwards there is no child, and no descriptor more
+/* Runs it without the programs' output. Afterwards no child is left, and no descriptor more
  * than before. */
 static en_status launch_at(const char *const *flags, int signal_fd)
 {
@@ -186,7 +186,7 @@ static void expect_result(const char *dir)
     assert_int_equal(rmdir(dir), 0); /* and no other file */
 }
 
-/* Ours began before the run did, for all runs but the first. */
+/* Our process started before the run, except for the first run. */
 static void expect_startup_within(const char *dir, int64_t ns)
 {
     char path[128];
@@ -228,15 +228,15 @@ static void test_ps_sync(void **state)
 static void test_wrong_use(void **state)
 {
     (void)state;
-    /* what the workers find wrong, and with psd between */
+    /* errors found by the workers, also with psd */
     assert_int_equal(
         launch((const char *[]){"-n", "2", "--strategy=ring", "--steps=2", "--model=no-such", NULL}),
         EN_EINVAL);
     assert_int_equal(
         launch((const char *[]){"-n", "2", "--strategy=ps-sync", "--steps=2", "--optimizer=no-such", NULL}),
         EN_EINVAL);
-    assert_string_equal(s.said, ""); /* the workers have said it */
-    /* what the launcher itself finds wrong: nobody is started */
+    assert_string_equal(s.said, ""); /* logged by the workers */
+    /* an error found by the launcher: no process is started */
     en_status st = launch((const char *[]){"-n", "2", "--strategy=no-such", "--steps=2", NULL});
     assert_true(st == EN_EINVAL || st == EN_ENOENT);
     assert_non_null(strstr(s.said, "no-such"));
@@ -283,7 +283,7 @@ static void interrupted(const char *strategy)
     int64_t begin = eni_now_ns();
     assert_int_equal(launch_at((const char *[]){"-n", "3", strategy, SLOW, NULL}, s.alarm[0]), EN_EINTR);
     assert_true(eni_now_ns() - begin < 10 * ENI_SECOND);
-    assert_null(strstr(s.said, "died")); /* they ended because they were told to */
+    assert_null(strstr(s.said, "died")); /* they ended on request */
     char signal_number = 0;
     assert_int_equal(read(s.alarm[0], &signal_number, 1), 1); /* still there for main */
     close(s.alarm[0]);

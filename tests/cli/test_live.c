@@ -19,7 +19,7 @@
 
 static char said[1 << 15];
 
-/* Runs `body` with stderr on `fd`, then reads what came out of `from`. */
+/* Runs `body` with stderr on `fd`, then reads the output from `from`. */
 static void hear(int fd, int from, void (*body)(void))
 {
     int saved = dup(STDERR_FILENO);
@@ -52,7 +52,7 @@ static void compare(int is_quiet)
     eni_live_end(&live, 2000, 0.805, 0.6);
     eni_live_begin(&live, ps);
     eni_live_end(&live, 3000, 0.9, 0.4);
-    eni_live_progress(&live, &half); /* of nobody: ignored */
+    eni_live_progress(&live, &half); /* no line is active: ignored */
     eni_live_end(&live, 1, 1, NAN);
     assert_int_equal(live.line[ring].runs_done, 1);
     assert_int_equal(live.line[ps].runs_done, 1);
@@ -127,7 +127,7 @@ static void compare_long_names(void)
     static eni_live live;
     const eni_launch_progress half = {.samples = 500, .total = 1000, .rate = 54321, .loss = 0.125};
     eni_live_init(&live, 0);
-    for (int i = 0; i < 2; i++) { /* the second block stands below what was said after the first */
+    for (int i = 0; i < 2; i++) { /* the second block is below the output after the first */
         const int line = eni_live_add(&live, "even", "./examples/localsgd.so:period=10", 1);
         eni_live_begin(&live, line);
         eni_live_progress(&live, &half);
@@ -138,7 +138,7 @@ static void compare_long_names(void)
     }
 }
 
-/* The terminal would put the end of a line that is too long over its last column: "loss 0.1%". */
+/* A terminal would overwrite its last column with the end of a line that is too long: "loss 0.1%". */
 static void test_figures_without_room_are_left_out(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_merge_trace.c - one trace out of the parts: every event once, what was dropped added up. */
+/* test_merge_trace.c - merges the parts of a trace: every event once, dropped ones added up. */
 #include "cli/launcher/launch.h"
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* test_newcomers_start.c - where not all newcomers can be started, those that were are waited for, and nobody else. */
+/* test_newcomers_start.c - if not all newcomers can be started, waits only for those that were. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 static int nforks;
 
-/* In place of the C library's: there is room for one process. */
+/* Replaces the C library's: allows one process. */
 pid_t fork(void)
 {
     if (nforks++ == 0) return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -39,7 +39,7 @@ static void one_of_three(void **state)
     const eni_run_status run = {.pid = rank.pid, .born = rank.born, .rank = &rank, .nrank = 1};
     (void)state;
     eni_log_set_sink(keep, said);
-    alarm(20); /* it does not wait for a process that never was */
+    alarm(20); /* it must not wait for a process that was never started */
     assert_int_equal(eni_newcomers_start(&run, 3, -1), EN_EIO);
     alarm(0);
     eni_log_set_sink(NULL, NULL);

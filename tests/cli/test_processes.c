@@ -43,7 +43,7 @@ static void test_processes(void **state)
     eni_processes_release(NULL, 64);
 }
 
-/* And the others would wait for ever. */
+/* The others would wait without end. */
 static int one_fails(const eni_process *self)
 {
     while (self->rank != 1)

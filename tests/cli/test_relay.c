@@ -1,4 +1,4 @@
-/* test_relay.c - what several processes say of one cause is printed once; a failure record over the pipe. */
+/* test_relay.c - several processes' messages about one cause are printed once; a failure record over the pipe. */
 #include "cli/launcher/relay.h"
 
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static int setup(void **state)
     return pipe(out) != 0 || dup2(out[1], STDERR_FILENO) < 0;
 }
 
-/* What was printed; ends the capture. */
+/* Ends the capture and returns its text. */
 static const char *printed(void)
 {
     static char text[8192];

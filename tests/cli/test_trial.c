@@ -1,5 +1,5 @@
-/* test_trial.c - what `entrain check -v` and `advise` measure with real workers: figures for all that was asked, in order;
- * wrong questions are refused, and nobody is left. */
+/* test_trial.c - the measurements of `entrain check -v` and `advise` with real workers: all requested figures, in order;
+ * invalid requests are refused, and no process is left. */
 #include "cli/trial.h"
 
 #include <setjmp.h>
@@ -67,7 +67,7 @@ static void buckets_leave_one_after_the_other(void **state)
 {
     eni_measured m;
     (void)state;
-    set("optimizer", "adam"); /* whose first step is no multiple of the gradient */
+    set("optimizer", "adam"); /* its first step is not a multiple of the gradient */
     set("net", "rate:1mbit"); /* nothing is exchanged: 700 kB would take seconds */
     for (int n = 1; n <= 2; n++) {
         assert_int_equal(eni_check_compute(&s.context, n, 1, &m), EN_OK);
@@ -82,7 +82,7 @@ static void buckets_leave_one_after_the_other(void **state)
     assert_string_equal(s.said, "");
 }
 
-/* 4 KB, 16 KB, 64 KB, and what a rank sends of the last. Vectors may be larger than the model's. */
+/* 4 KB, 16 KB, 64 KB, and the bytes that a rank sends of the last. Vectors may be larger than the model's. */
 static void every_way_has_its_sizes(void **state)
 {
     static const struct {

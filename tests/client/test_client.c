@@ -410,13 +410,14 @@ static void test_refused(void **state)
 static void test_wrong_length(void **state)
 {
     (void)state;
-    expect_failure(SHORT, EN_EPROTO, "124 bytes of bucket 0, its part has 128");
+    expect_failure(SHORT, EN_EPROTO, "124 bytes of bucket 0");
+    assert_non_null(strstr(s.said, "128"));
 }
 
 static void test_memory_that_was_not_shared(void **state)
 {
     (void)state;
-    expect_failure(LIE, EN_EPROTO, "was not given");
+    expect_failure(LIE, EN_EPROTO, "shared memory");
 }
 
 static void test_a_bucket_that_is_not(void **state)

@@ -17,6 +17,9 @@
 #include "core/nvml.h"
 #include "core/signals.h"
 
+/* Promise: GPUs with NVLink, NVSwitch, PCIe or slices, and the ones that CUDA_VISIBLE_DEVICES shows, are
+ * read from NVIDIA's driver without CUDA. */
+
 static eni_gpu_machine m;
 static struct {
     char text[1024];

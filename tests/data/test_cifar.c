@@ -19,6 +19,11 @@
 #include "tests/heard.h"
 #include "tests/mentions.h"
 
+/* Promise: Crops and mirrors are a function of seed, epoch and sample: 64 samples match an independent
+ * Philox in numpy, each channel.
+ * Promise: A damaged CIFAR file is refused with file, record and number; pickles and archives are refused
+ * with the remedy. */
+
 enum { SIDE = 32, VALUES = SIDE * SIDE * 3, RECORDS = 70, TESTS = 9 };
 
 /* That of test_pixels.py. */

@@ -21,6 +21,9 @@
 #include "data/dataset.h"
 #include "tests/mentions.h"
 
+/* Promise: The last training samples are held out, the same ones for every limit.
+ * Promise: The data set is read and hashed once per host, and no other process can replace it. */
+
 typedef struct heard {
     int lines;
     char text[2048]; /* all lines */

@@ -4,7 +4,6 @@
 #include <ftw.h>
 #include <limits.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,18 @@ static void need(int holds, const char *what)
     if (holds) return;
     fprintf(stderr, "fixture: %s failed\n", what);
     exit(1);
+}
+
+bool fixture_has(const char *text, const char *parts)
+{
+    char part[128];
+    for (; *parts != 0; parts += *parts == '|') {
+        const size_t n = strcspn(parts, "|");
+        snprintf(part, sizeof part, "%.*s", (int)n, parts);
+        if (strstr(text, part) == NULL) return false;
+        parts += n;
+    }
+    return true;
 }
 
 /* Uniform in [-1, 1). */
@@ -190,7 +201,7 @@ static json_t *histogram(double mean, double pushes)
     return list;
 }
 
-/* Of ranks 0 and 1. */
+/* The mean staleness of ranks 0 and 1. */
 static void means_of(const made_run *run, double mean[2])
 {
     const double *even = run->arm->staleness;

@@ -1,4 +1,4 @@
-/* make_study.c - writes a made-up comparison and its report, to look at the page without a training run:
+/* make_study.c - writes a synthetic comparison and its report, to look at the page without a training run:
  *     make_study DIR [one|six|claims] (default: the demo's three arms; one: one seed; six: six arms; claims:
  *     seven seeds in even and three in slow) */
 #include <stdio.h>

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Recomputes every number of a comparison's tables, verdict and CSV files from what its runs recorded, and compares.
+"""Recomputes every number of a comparison's tables, verdict and CSV files from its runs' records, and compares.
 
-    recompute.py ENTRAIN              makes a small study in a temporary folder first (what ctest runs)
-    recompute.py ENTRAIN FOLDER       checks a study that is there
+    recompute.py ENTRAIN              makes a small study in a temporary folder first (as ctest does)
+    recompute.py ENTRAIN FOLDER       checks an existing study
 
-From metrics-RANK.jsonl and eval.jsonl; from result.json only what these do not hold (times of the clock, bytes by
-formula and in shared memory, memory, the configuration, and the final test figures of a run with a holdout). Written
-from docs/measurement.md, sharing no code with the report: all p values are counted over all signs here, intervals come
-from binomial coefficients, the least effect from averages of pairs (Walsh). Standard library only.
+From metrics-RANK.jsonl and eval.jsonl; from result.json only the rest (times of the clock, bytes by formula and in shared
+memory, memory, the configuration, and the final test figures of a run with a holdout). Written from docs/measurement.md
+without sharing code with the report: p values are counted over all signs, intervals come from binomial coefficients, and
+the least effect from averages of pairs (Walsh). Standard library only.
+
+# Promise: Every number in tables, verdict and CSV files is what the runs recorded, as another program computes it.
 """
 import csv
 import itertools
@@ -37,7 +39,7 @@ def same(what, shown, value):
 
 
 def printed(what, shown, value, significant=False):
-    """A number as people read it: right to half a unit of its last digit ("14,900" has three)."""
+    """A rounded number: right to half a unit of its last digit ("14,900" has three)."""
     global compared
     compared += 1
     text = re.sub(r"[^0-9.e+-]", "", shown)
@@ -70,7 +72,7 @@ def quantile(values, q):
 
 
 def least_with_share(values, q):
-    """The least value that at least the share q of all does not exceed."""
+    """The least value that at least a share q of all values do not exceed."""
     return sorted(values)[max(0, math.ceil(q * len(values) - 1e-9) - 1)]
 
 
@@ -119,7 +121,7 @@ class Run:
         phases = {key: total(key + "_ns") for key in ("data", "compute", "send", "wait", "update")}
         wait_of_rank = {f"wait {i}": sum(line["wait_ns"] for line in rank) /
                         sum(line[key + "_ns"] for line in rank for key in phases)
-                        for i, rank in enumerate(steps) if rank}  # who claims its work may have come to none
+                        for i, rank in enumerate(steps) if rank}  # a rank that claims its work may have no steps
         staleness = [line["staleness"] for line in every]
         clock = result.get("clock")
         seconds = result["train_seconds"]
@@ -155,7 +157,7 @@ class Run:
         return self.number.get(key)
 
 
-# ---- what may be claimed ----------------------------------------------------------------------------------------
+# ---- the claims -------------------------------------------------------------------------------------------------
 
 
 def lead(a, b):
@@ -193,7 +195,7 @@ def least_effect(pairs, level):
 
 
 def coverage(n):
-    """How many values to leave out at each end of n for an interval of the median, and its confidence."""
+    """The number of values to omit at each end of n for an interval of the median, and its confidence."""
     below, k = 0, 1
     best = 1 - 2 * math.comb(n, 0) / 2 ** n if n > 1 else 0
     while k < n // 2:
@@ -314,7 +316,7 @@ def rows_of(folder, name):
 
 
 def check_csv(study, claims):
-    # Names in CSV files hold no comma: the order of rows says which they are.
+    # Names in CSV files have no commas: rows are identified by their order.
     runs = [row for row in rows_of(study.folder, "runs.csv") if row["replaced"] == "0"]
     assert len(runs) == len(study.runs)
     keys = [key for key in study.runs[0].number if key in runs[0]]
@@ -420,13 +422,13 @@ def check_sentence(study, text, claims):
                 printed(f"{setting}: {sentence}", ratio, float(b) / float(a))
             continue
         if clear and " in " not in sentence:
-            wrong.append(f"{setting}: what is clear is not said: {sentence}")
+            wrong.append(f"{setting}: a clear difference is not mentioned: {sentence}")
         for arm, shown in re.findall(r"(\S+) (?:reached \S+ % )?in ([0-9.]+) s", sentence):
             printed(f"{setting}: {sentence}", shown, study.median(setting, arm, "target_s"))
 
 
 def check_wait(what, shown, study, setting, arm):
-    """Of each rank; of many the least and the most; of ranks that are alike one number."""
+    """Per rank; for many ranks the least and the most; for ranks that are alike one number."""
     workers = int(study.median(setting, arm, "workers") or 0)
     ranks = [study.median(setting, arm, f"wait {i}") for i in range(workers)]
     ranks = [100 * share for share in itertools.takewhile(lambda share: share is not None, ranks)]
@@ -485,7 +487,7 @@ def make_study(entrain, folder):
                     "--settings=even,slow@2", "--straggler=1:1.5", "--baseline=ring", "--lr=0.002",
                     "--target=80", "--quiet",
                     "--out=" + folder], check=True, stdout=subprocess.DEVNULL, timeout=500)
-    # Whether others used this machine meanwhile is another test's matter: here something is to be claimed.
+    # Another test checks busy machines; this one needs claims.
     path = os.path.join(folder, "compare.json")
     with open(path) as file:
         index = json.load(file)
@@ -515,7 +517,7 @@ def main():
     if wrong:
         print(text)
         return 1
-    print(f"PROMISE tables, verdict and CSV are what the runs recorded, by another program: {compared} numbers equal")
+    print(f"PROMISE tables, verdict and CSV agree with the runs' records, by another program: {compared} numbers equal")
     return 0
 
 

@@ -1,5 +1,5 @@
-/* test_comparisons.c - the exact test against tables and another program, Holm's procedure, the plan; and what is
- * claimed of many thousand made-up studies, with and without an effect. */
+/* test_comparisons.c - the exact test against tables and another program, Holm's procedure, the plan; and the
+ * claims of many thousand synthetic studies, with and without an effect. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,9 @@
 
 #include "core/rng.h"
 #include "report/comparisons.h"
+
+/* Promise: A study without an effect claims nothing beyond its error rate; arms that differ by 10 % are
+ * told apart, and never the wrong way round. */
 
 enum { MAX_CLAIMS = 64 };
 
@@ -44,7 +47,7 @@ static double p_of_sum(size_t n, size_t t)
 }
 
 /* Two-sided critical values at 5 %: the greatest sum of the rarer sign that is still clear (McCornack 1965,
- * table 2; Wilcoxon & Wilcox 1964). Below six there is none. */
+ * table 2; Wilcoxon & Wilcox 1964). There are no critical values below six. */
 static void critical_values_are_those_of_the_tables(void **state)
 {
     (void)state;
@@ -107,7 +110,7 @@ static void ties_share_ranks_and_zeros_keep_theirs(void **state)
     is_near(p_of(NULL, 0), 1);
 }
 
-/* A miss beats every ratio, and no number of it enters: the p value is that of the ranks. */
+/* A miss beats every ratio, and its size does not matter: the p value is that of the ranks. */
 static void a_miss_is_the_largest_rank(void **state)
 {
     (void)state;
@@ -117,15 +120,15 @@ static void a_miss_is_the_largest_rank(void **state)
     assert_true(sign > 0);
     is_near(eni_comparisons_p(b, a, 6, &sign), 0.03125);
     assert_true(sign < 0);
-    /* the one who is sooner in five seeds misses in the sixth: ranks 15 against 6 */
+    /* the arm that is sooner in five seeds misses in the sixth: ranks 15 against 6 */
     a[3] = INFINITY, b[3] = 1;
     is_near(eni_comparisons_p(a, b, 6, &sign), p_of((double[]){1, 2, 3, 4, 5, -6}, 6));
-    /* two misses are no difference, and what is not there is no pair */
+    /* two misses are a tie, and an absent run makes no pair */
     b[3] = INFINITY;
     is_near(eni_comparisons_p(a, b, 6, NULL), 0.0625);
     b[3] = NAN;
     is_near(eni_comparisons_p(a, b, 6, NULL), 0.0625);
-    /* at the target from the start: sooner than any other, equal to its like */
+    /* at the target from the start: sooner than any other, equal to another such time */
     is_near(eni_comparisons_p((double[]){0, 0, 0, 0, 0, 0}, b, 6, NULL), 0.0625);
     is_near(eni_comparisons_p((double[]){0, 0}, (double[]){0, 0}, 2, NULL), 1);
 }
@@ -167,7 +170,7 @@ static void settings_with_too_few_seeds_are_not_among_the_m(void **state)
     assert_int_equal(eni_comparisons_need(comparisons, 3), 7);
 }
 
-/* All against one: k - 1 comparisons a setting, and so fewer seeds; the other pairs are looked at, not claimed. */
+/* All against one: k - 1 comparisons per setting, so fewer seeds; the other pairs are shown, not claimed. */
 static void a_baseline_needs_fewer_seeds(void **state)
 {
     (void)state;
@@ -178,7 +181,7 @@ static void a_baseline_needs_fewer_seeds(void **state)
     assert_int_equal(eni_comparisons_need(comparisons, 6), 8);
     for (size_t i = 0; i < 6; i++)
         assert_int_equal(comparisons[i].is_apart, comparisons[i].a == 0 && comparisons[i].b == 2);
-    /* what make demo has: seven seeds are enough for one, and then for the other three */
+    /* as make demo: seven seeds are enough for one, and then for the other three */
     eni_comparisons_plan((size_t[]){7, 7}, 2, 3, 0, &(eni_primary){1, 0, 2}, comparisons);
     assert_int_equal(eni_comparisons_among(comparisons, 6), 3);
     assert_int_equal(eni_comparisons_need(comparisons, 6), 7);
@@ -237,7 +240,7 @@ static void what_stands_in_the_way_is_said(void **state)
     assert_int_equal(comparisons[0].found, ENI_COMPARISON_YES);
     assert_int_equal(comparisons[1].found, ENI_COMPARISON_BUSY);
     eni_comparisons_plan((size_t[]){6}, 1, 3, ENI_COMPARISONS_ALL, NULL,
-                         comparisons); /* as clear as can be, and too few */
+                         comparisons); /* as clear as possible, but too few */
     eni_comparisons_judge(comparisons, 3, times, 3, 7);
     for (int i = 0; i < 3; i++)
         assert_int_equal(comparisons[i].found, ENI_COMPARISON_FEW);
@@ -297,11 +300,11 @@ static void the_least_effect_is_the_least(void **state)
     assert_true(isnan(eni_comparisons_least(a, b, 8, 0.05)));
 }
 
-/* ---- made-up studies ----------------------------------------------------------------------------------- */
+/* ---- synthetic studies --------------------------------------------------------------------------------- */
 
 enum { STUDIES = 10000, MAX_ARMS = 6, MAX_SEEDS = 10 };
 
-/* Normal variates, two of a number (Box & Muller 1958). */
+/* Normal variates, two per number (Box & Muller 1958). */
 typedef struct noise {
     eni_rng_key key;
     uint64_t at;
@@ -318,9 +321,9 @@ static double normal(noise *n)
     return radius * cos(angle);
 }
 
-/* One setting: what a seed costs is common to its arms (20 %), 3 % are each run's own. `late`: factors of the
- * arms, NULL for none. Ragged: a fifth of the seeds end before most arms are there, times are coarse so that
- * they tie, and some runs have no time. */
+/* One setting: a seed's effect is common to its arms (20 %), 3 % are each run's own. `late`: factors of the
+ * arms, NULL for none. Ragged: a fifth of the seeds lack most arms, times are coarse so that they tie, and
+ * some runs have no time. */
 static void make_study(uint64_t study, size_t narms, size_t nseeds, const double *late, bool is_ragged,
                        double *times)
 {

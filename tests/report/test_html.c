@@ -33,7 +33,7 @@ static void base64_as_in_the_rfc(void **state)
                                     {"foob", "Zm9vYg=="},
                                     {"fooba", "Zm9vYmE="},
                                     {"foobar", "Zm9vYmFy"}};
-    char *text, long_one[769] = {0}; /* longer than what is encoded at once */
+    char *text, long_one[769] = {0}; /* longer than one block of the encoder */
     size_t bytes;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[64];

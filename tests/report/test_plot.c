@@ -1,5 +1,5 @@
-/* test_plot.c - gnuplot as a child: its picture, its failures, its deadline; what is embedded; what is
- * quoted. */
+/* test_plot.c - gnuplot as a child: its picture, its failures, its deadline; embedding; quoting. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,8 @@
 #include "core/memory.h"
 #include "report/plot.h"
 #include "tests/report/fixture.h"
+
+/* Promise: A slow rank's sleeps are told apart from its computing and its waiting. */
 
 static void swallow(void *user, int level, const char *subsystem, const char *text)
 {
@@ -53,7 +55,8 @@ static void a_bad_script_is_a_reason(void **state)
     const char script[] = "set terminal svg\nplot nonsense(\n";
     char reason[512] = "";
     assert_null(draw("gnuplot", script, 20 * ENI_SECOND, reason, sizeof reason));
-    assert_non_null(strstr(reason, "gave no picture"));
+    assert_non_null(strstr(reason, "gnuplot"));
+    assert_non_null(strstr(reason, "picture"));
 }
 
 static void a_missing_program_is_a_reason(void **state)
@@ -61,7 +64,8 @@ static void a_missing_program_is_a_reason(void **state)
     (void)state;
     char reason[512] = "";
     assert_null(draw("no-such-gnuplot", "", ENI_SECOND, reason, sizeof reason));
-    assert_string_equal(reason, "cannot start no-such-gnuplot: No such file or directory");
+    assert_non_null(strstr(reason, "no-such-gnuplot"));
+    assert_non_null(strstr(reason, strerror(ENOENT)));
 }
 
 static void a_child_that_hangs_is_ended(void **state)
@@ -75,7 +79,7 @@ static void a_child_that_hangs_is_ended(void **state)
     int64_t begin = eni_now_ns();
     assert_null(draw(path, "", 200 * ENI_MILLI, reason, sizeof reason));
     assert_true(eni_now_ns() - begin < 10 * ENI_SECOND);
-    assert_non_null(strstr(reason, "did not finish in 0.2 s"));
+    assert_non_null(strstr(reason, "0.2 s"));
     fixture_remove(dir);
 }
 
@@ -243,7 +247,7 @@ static void hidden_exchange_and_sleep_are_told_apart(void **state)
 static void a_broken_trace_is_refused(void **state)
 {
     (void)state;
-    char dir[64], path[128], said[512] = "", expected[256];
+    char dir[64], path[128], said[512] = "";
     fixture_folder(dir);
     snprintf(path, sizeof path, "%s/trace.json", dir);
     eni_trace_step step;
@@ -252,8 +256,7 @@ static void a_broken_trace_is_refused(void **state)
     eni_log_set_sink(swallow, said);
     assert_int_equal(eni_trace_step_load(path, &step), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
-    snprintf(expected, sizeof expected, "%s: traceEvents[0].ts should be a number", path);
-    assert_string_equal(said, expected);
+    assert_true(fixture_has(said, path) && fixture_has(said, "traceEvents[0].ts|number"));
     fixture_remove(dir);
 }
 

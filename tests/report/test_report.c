@@ -1,5 +1,6 @@
 /* test_report.c - the whole command: the table line by line, the page's order, malformed files, hostile
  * names. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +46,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* What the command prints; freed by the caller. */
+/* The command's output; freed by the caller. */
 static char *report_with(int extras, en_status expected)
 {
     char *text;
@@ -114,10 +115,11 @@ static void the_table_has_the_columns_and_lines_up(void **state)
         "\nslow: ps-async reached 75 % in ",
         "too few seeds to say (1 of 7).\n",
         "Too few seeds to claim anything: even has 3 of 7 (descriptive), slow has 1 of 7",
-        "Ranges hold the true median with 75 % (even)."};
+        "true median",
+        "75 % (even)."};
     in_order(text, parts, sizeof parts / sizeof parts[0]);
 
-    /* The last column is flush right: the table's lines are equally long, and fit the issue's 140 letters. */
+    /* The last column is flush right: the table's lines are equally long, and have at most 140 letters. */
     size_t width = 0;
     const char *line = text;
     for (int i = 0; i < 7; i++) {
@@ -147,7 +149,7 @@ static void the_page_is_in_the_order_asked_for(void **state)
                                  "id=\"shares\"",   "shares.csv",     "id=\"reproduce\"", "entrain compare",
                                  "AMD EPYC",        "batch-size: 64", "</html>"};
     in_order(page, parts, sizeof parts / sizeof parts[0]);
-    assert_null(strstr(page, "{{")); /* a slot that nobody fills */
+    assert_null(strstr(page, "{{")); /* a slot that was not filled */
     assert_null(strstr(page, "<script"));
     assert_null(strstr(page, "src="));
     assert_null(strstr(page, "href=\"http"));
@@ -175,29 +177,30 @@ static void csv_labels_every_point(void **state)
     free(csv);
 }
 
-static void refuses(const char *file, const char *text, const char *expected)
+/* One line, which begins with the file and has the parts in "place|value". */
+static void refuses(const char *file, const char *text, const char *parts)
 {
-    char full[512];
+    char begin[512];
     said[0] = 0;
     fixture_text(dir, file, text);
     free(report(EN_EFORMAT));
-    snprintf(full, sizeof full, "%s/%s: %s\n", dir, file, expected);
-    assert_string_equal(said, full);
+    snprintf(begin, sizeof begin, "%s/%s: ", dir, file);
+    assert_memory_equal(said, begin, strlen(begin));
+    assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
+    if (!fixture_has(said + strlen(begin), parts)) fail_msg("%s lacks %s", said, parts);
 }
 
 static void a_malformed_index_ends_in_one_sentence(void **state)
 {
     (void)state;
-    refuses("compare.json", "{\"schema\":1,", "line 1 is not JSON: string or '}' expected near end of file");
-    refuses("compare.json", "[]", "there should be one JSON object {…}");
-    refuses("compare.json", "{\"schema\":1}", "schema 1 is not 2, the only one that this version reads");
-    refuses("compare.json", "{\"schema\":2,\"target\":75}",
-            "target 75 should be a fraction above 0 and up to 1, such as 0.75");
-    refuses("compare.json", "{\"schema\":2,\"target\":0.75}", "settings should be a list");
-    refuses("compare.json", "{\"schema\":2,\"target\":0.75,\"settings\":[]}",
-            "settings should have 1 to 16 entries, not 0");
+    refuses("compare.json", "{\"schema\":1,", "line 1|JSON|'}'");
+    refuses("compare.json", "[]", "JSON object");
+    refuses("compare.json", "{\"schema\":1}", "schema 1|2");
+    refuses("compare.json", "{\"schema\":2,\"target\":75}", "target 75|0.75");
+    refuses("compare.json", "{\"schema\":2,\"target\":0.75}", "settings|list");
+    refuses("compare.json", "{\"schema\":2,\"target\":0.75,\"settings\":[]}", "settings|1 to 16|0");
     refuses("compare.json", "{\"schema\":2,\"target\":0.75,\"settings\":[{\"name\":7}]}",
-            "settings[0].name should be a text");
+            "settings[0].name|text");
 #define HEAD                                                                                                 \
     "{\"schema\":2,\"target\":0.75,\"settings\":[{\"name\":\"even\"}],\"arms\":[{\"name\":\"a\","            \
     "\"strategy\":"                                                                                          \
@@ -205,13 +208,13 @@ static void a_malformed_index_ends_in_one_sentence(void **state)
     "\"seeds\":[1],\"runs\":"
     refuses("compare.json",
             HEAD "[{\"setting\":\"odd\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/x\",\"exit\":0}]}",
-            "runs[0] names the setting odd, which is not in settings");
+            "runs[0]|setting odd");
     refuses("compare.json",
             HEAD "[{\"setting\":\"even\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/../../etc\",\"exit\":0}]}",
-            "runs[0].dir runs/../../etc should lie inside the folder");
+            "runs[0].dir runs/../../etc");
     refuses("compare.json",
             HEAD "[{\"setting\":\"even\",\"arm\":\"a\",\"seed\":\"1\",\"dir\":\"runs/x\",\"exit\":0}]}",
-            "runs[0].seed should be an integer");
+            "runs[0].seed|integer");
 }
 
 static void a_malformed_run_ends_in_one_sentence(void **state)
@@ -219,36 +222,29 @@ static void a_malformed_run_ends_in_one_sentence(void **state)
     (void)state;
     const char *const file = "runs/even-0-s1/eval.jsonl";
     char *good = fixture_read(dir, file);
-    refuses(file, "{\"samples\":10,\"t\":1}\n{\"samples\":\n",
-            "line 2 is not a JSON object: unexpected token near end of file");
-    refuses(file, "{\"samples\":10,\"t\":1,\"test_accuracy\":80.6}\n",
-            "line 1.test_accuracy 80.6 should be a fraction from 0 to 1");
-    refuses(file, "{\"samples\":10,\"t\":2}\n{\"samples\":20,\"t\":1}\n",
-            "line 2 goes back: samples and t should never fall");
-    refuses(file, "{\"t\":2}\n", "line 1.samples should be a number");
+    refuses(file, "{\"samples\":10,\"t\":1}\n{\"samples\":\n", "line 2|JSON object");
+    refuses(file, "{\"samples\":10,\"t\":1,\"test_accuracy\":80.6}\n", "line 1.test_accuracy 80.6|0 to 1");
+    refuses(file, "{\"samples\":10,\"t\":2}\n{\"samples\":20,\"t\":1}\n", "line 2 |samples|t");
+    refuses(file, "{\"t\":2}\n", "line 1.samples|number");
     fixture_text(dir, file, good);
     free(good);
-    refuses("runs/even-0-s1/metrics-0.jsonl", "{\"step_ns\":\"fast\"}\n",
-            "line 1.step_ns should be a number");
+    refuses("runs/even-0-s1/metrics-0.jsonl", "{\"step_ns\":\"fast\"}\n", "line 1.step_ns|number");
     fixture_text(dir, "runs/even-0-s1/metrics-0.jsonl", "");
-    refuses("runs/even-0-s1/result.json", "{\"schema\":1}",
-            "schema 1 is not 2, the only one that this version reads");
-    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"updates\":\"many\"}",
-            "updates should be a number");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":1}", "schema 1|2");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"updates\":\"many\"}", "updates|number");
     refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"staleness\":{\"histogram\":[[1]]}}",
-            "staleness.histogram[0] should be [staleness, pushes]");
-    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"roles\":[{}]}", "roles[0].role should be a text");
+            "staleness.histogram[0]|[staleness, pushes]");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"roles\":[{}]}", "roles[0].role|text");
 }
 
 static void a_missing_file_is_named(void **state)
 {
     (void)state;
-    char path[128], expected[256];
+    char path[128];
     snprintf(path, sizeof path, "%s/runs/even-0-s1/result.json", dir);
     assert_int_equal(unlink(path), 0);
     free(report(EN_ENOENT));
-    snprintf(expected, sizeof expected, "cannot open %s: No such file or directory\n", path);
-    assert_string_equal(said, expected);
+    assert_true(fixture_has(said, path) && fixture_has(said, strerror(ENOENT)));
 }
 
 static void a_folder_without_a_comparison_is_named(void **state)
@@ -258,10 +254,10 @@ static void a_folder_without_a_comparison_is_named(void **state)
     snprintf(path, sizeof path, "%s/compare.json", dir);
     assert_int_equal(unlink(path), 0);
     free(report(EN_ENOENT));
-    assert_non_null(strstr(said, "has no compare.json and no result.json"));
+    assert_true(fixture_has(said, "compare.json|result.json"));
 }
 
-/* Which measures it. */
+/* psd measures it. */
 static void staleness_per_worker_comes_from_psd(void **state)
 {
     (void)state;
@@ -276,7 +272,7 @@ static void staleness_per_worker_comes_from_psd(void **state)
     free(csv);
 }
 
-/* NCCL's own bytes are not to be seen: then none is shown, and not that there were none. */
+/* NCCL's bytes are unknown: the report shows no number instead of zero. */
 static void unseen_bytes_are_not_none(void **state)
 {
     (void)state;
@@ -291,8 +287,8 @@ static void unseen_bytes_are_not_none(void **state)
     in_order(text, table, 3);
     free(text);
     char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "plots/bytes.csv");
-    assert_null(strstr(page, "No byte crossed a socket: ring"));
-    assert_non_null(strstr(page, "went over the wire cannot be seen: ring."));
+    assert_null(strstr(page, "socket: ring"));
+    assert_non_null(strstr(page, "measured: ring."));
     const char *line = strstr(csv, "even,ring,1,real,");
     assert_non_null(line);
     assert_non_null(strstr(line, ",,,1\n"));
@@ -341,11 +337,11 @@ static void one_step_of_a_pipeline_is_drawn(void **state)
     json_array_append_new(json_object_get(pipeline, "strip"), json_pack("[i, i, i, i, i]", 2, 0, 0, 0, 1));
     fixture_set(dir, file, "pipeline", json_deep_copy(pipeline));
     free(report(EN_EFORMAT));
-    assert_non_null(strstr(said, "/result.json: pipeline.strip[8] is of stage 2, and there are 2\n"));
+    assert_true(fixture_has(said, "/result.json: |pipeline.strip[8]|stage 2"));
     json_array_set_new(json_object_get(pipeline, "strip"), 8, json_string("F0"));
     fixture_set(dir, file, "pipeline", pipeline);
     free(report(EN_EFORMAT));
-    assert_non_null(strstr(said, "pipeline.strip[8] should be [stage, backward, chunk, begin, end]\n"));
+    assert_true(fixture_has(said, "pipeline.strip[8]|[stage, backward, chunk, begin, end]"));
 }
 
 /* One of each end. */
@@ -355,7 +351,7 @@ static void who_took_part_is_drawn(void **state)
     const char *const file = "runs/even-2-s1/result.json";
     free(report(EN_OK));
     char *page = fixture_read(dir, "report.html");
-    assert_null(strstr(page, "Who took part")); /* ranks of no run could come later */
+    assert_null(strstr(page, "id=\"presence\"")); /* no run could have newcomers */
     free(page);
     json_t *presence =
         json_pack("[{s:i, s:f, s:f, s:s}, {s:i, s:f, s:f, s:s}, {s:i, s:f, s:f, s:s}]", "rank", 0, "from_s",
@@ -364,8 +360,7 @@ static void who_took_part_is_drawn(void **state)
     fixture_set(dir, file, "presence", json_deep_copy(presence));
     free(report(EN_OK));
     page = fixture_read(dir, "report.html");
-    const char *const parts[] = {"id=\"timeline\"",          "id=\"presence\"", "Who took part",
-                                 "left, as it was asked to", "presence.csv",    "id=\"shares\""};
+    const char *const parts[] = {"id=\"timeline\"", "id=\"presence\"", "presence.csv", "id=\"shares\""};
     in_order(page, parts, sizeof parts / sizeof parts[0]);
     char *csv = fixture_read(dir, "plots/presence.csv"),
          *script = fixture_read(dir, "plots/presence-0-2-1.gp");
@@ -382,7 +377,7 @@ static void who_took_part_is_drawn(void **state)
     json_object_set_new(json_array_get(presence, 2), "to_s", json_real(0.5));
     fixture_set(dir, file, "presence", presence);
     free(report(EN_EFORMAT));
-    assert_non_null(strstr(said, "presence[2] should be from one time to a later one\n"));
+    assert_true(fixture_has(said, "presence[2]|to_s"));
 }
 
 /* Everything optional is gone; the report is thinner, not absent. */
@@ -402,13 +397,13 @@ static void one_run_folder_is_a_comparison_of_one(void **state)
     snprintf(dir + strlen(dir), sizeof dir - strlen(dir), "/runs/slow-2-s1");
     char *text = report(EN_OK);
     const char *const parts[] = {"run      ps-async [shm]", "run: ps-async reached 75 % in ",
-                                 "nothing to compare with."};
+                                 "nothing to compare"};
     in_order(text, parts, 3);
     free(text);
     *strstr(dir, "/runs") = 0;
 }
 
-/* Too wide for a phone, it is broken where it must; short names never are. */
+/* Too wide for a phone, it is broken where necessary; short names never are. */
 static void a_long_name_has_lines_of_its_own(void **state)
 {
     (void)state;
@@ -509,7 +504,7 @@ static void the_verdict_is_in_json(void)
     json_decref(all);
 }
 
-/* What LaTeX would read as its own is written so that it does not. */
+/* Characters that LaTeX would interpret are escaped. */
 static void the_table_is_for_a_paper(void)
 {
     char *text = fixture_read(dir, "table.tex");
@@ -554,7 +549,7 @@ static void the_numbers_come_as_csv_json_and_latex_too(void **state)
     free(runs);
 }
 
-/* Seven seeds in even, three in slow: what was planned before the first run is what is claimed. */
+/* Seven seeds in even, three in slow: only the comparisons planned before the first run are claimed. */
 static void claims_are_those_of_the_plan(void **state)
 {
     (void)state;
@@ -606,7 +601,7 @@ static void claims_are_those_of_the_plan(void **state)
                 json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 7, "slow", 3, "primary",
                           "setting", "even", "arms", "ring", "ssp"));
     free(report(EN_EFORMAT));
-    assert_non_null(strstr(said, "plan.primary should name a setting and two arms of this study"));
+    assert_true(fixture_has(said, "plan.primary"));
 }
 
 static void figures_come_as_png_too(void **state)
@@ -615,7 +610,7 @@ static void figures_come_as_png_too(void **state)
     if (system("gnuplot -e 'set terminal pngcairo' > /dev/null 2>&1") != 0) skip();
     free(report_with(ENI_REPORT_PNG, EN_OK));
     char *png = fixture_read(dir, "plots/settings-time.png");
-    if (png == NULL) fail_msg("there is no settings-time.png");
+    if (png == NULL) fail_msg("settings-time.png is missing");
     assert_memory_equal(png, "\x89PNG", 4);
     free(png);
     char *script =
@@ -624,7 +619,7 @@ static void figures_come_as_png_too(void **state)
     free(script);
 }
 
-/* `report --out`: all that is written goes there, and the study's own page stays as it was. */
+/* `report --out`: all files go there, and the study's own page is not changed. */
 static void a_report_goes_where_it_is_asked_to(void **state)
 {
     char *text, place[64];
@@ -653,7 +648,7 @@ static void a_report_goes_where_it_is_asked_to(void **state)
     fixture_remove(place);
 }
 
-/* One sentence, and the study is as it was. */
+/* One sentence, and the study is unchanged. */
 static void a_report_that_cannot_be_written_says_so(void **state)
 {
     char place[64], path[128];
@@ -663,7 +658,7 @@ static void a_report_that_cannot_be_written_says_so(void **state)
     free(report_with(0, EN_OK));
     fixture_text(dir, "report.html", "mine");
     fixture_folder(place);
-    snprintf(path, sizeof path, "%s/report.html", place); /* its place is taken */
+    snprintf(path, sizeof path, "%s/report.html", place); /* a folder has its name */
     assert_int_equal(mkdir(path, 0700), 0);
     said[0] = '\0';
     FILE *out = open_memstream(&text, &bytes);
@@ -677,7 +672,7 @@ static void a_report_that_cannot_be_written_says_so(void **state)
     fixture_remove(place);
 }
 
-/* A regression: its loss stands in the accuracy's place. */
+/* A regression: its loss takes the accuracy's place. */
 static void a_model_without_classes_shows_its_loss(void **state)
 {
     (void)state;
@@ -693,7 +688,7 @@ static void a_model_without_classes_shows_its_loss(void **state)
                                  "test loss",
                                  "0.52 [0.52 to 0.52]",
                                  "ended with a test loss of 0.",
-                                 "; without classes there is no target, and no difference is tested."};
+                                 "; without classes"};
     in_order(text, parts, sizeof parts / sizeof *parts);
     assert_null(strstr(text, "accuracy"));
     assert_null(strstr(text, "test acc"));

@@ -40,7 +40,7 @@ static void the_first_of_three_in_a_row(void **state)
     assert_true(is(run.reach.t, 6 + 5.0 / 7) && is(run.reach.samples, 6000 + 5000.0 / 7));
 }
 
-/* It touched 80 % once and ended at 71 %: no win. */
+/* It touched 80 % once and ended at 71 %: not reached. */
 static void one_good_moment_is_none(void **state)
 {
     (void)state;
@@ -77,15 +77,15 @@ static void a_crossing_before_the_first_point(void **state)
     evals[0].accuracy = 0.9; /* trained before */
     eni_study_find_target(&run, 0.75);
     assert_true(run.reach.t == 0 && run.reach.samples == 0 && run.reach.low == 0 && run.reach.high == 0);
-    run.evals++; /* a folder that has none: any time before its first point */
+    run.evals++; /* a folder without point 0: any time before its first point */
     run.nevals--;
     eni_study_find_target(&run, 0.75);
     assert_true(run.reach.t == 1 && run.reach.low == 0 && run.reach.high == 1 &&
                 eni_study_bracket_is_wide(&run));
 }
 
-/* Of the snapshots in between the first at or above it counts, and the one before that; they are not of the
- * grid. */
+/* The bracket is the first snapshot in between at or above the target and the one before it; they are not part of
+ * the grid. */
 static void the_bracket_is_that_of_the_snapshots(void **state)
 {
     (void)state;
@@ -164,12 +164,12 @@ static void another_target_has_the_bracket_of_the_grid(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 80, 80, 80);
     eni_study_find_target(&run, 0.7);
-    assert_false(eni_study_bracket_is_of_grid(&run, 0.7)); /* an old folder does not say */
+    assert_false(eni_study_bracket_is_of_grid(&run, 0.7)); /* not recorded in an old folder */
     run.evaluated_for = 0.75;
     assert_true(eni_study_bracket_is_of_grid(&run, 0.7));
     assert_false(eni_study_bracket_is_of_grid(&run, 0.75));
     eni_study_find_target(&run, 0.95);
-    assert_false(eni_study_bracket_is_of_grid(&run, 0.95)); /* there is none */
+    assert_false(eni_study_bracket_is_of_grid(&run, 0.95)); /* there is no bracket */
 }
 
 static void waiting_counts_workers_only(void **state)

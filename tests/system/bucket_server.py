@@ -1,5 +1,5 @@
-"""A service of buckets on loopback that believes nobody: every signature is made again by the services' own Python
-libraries, botocore and oss2, and the path must be encoded as they encode it. What goes wrong is set by the test.
+"""An object storage service on loopback that trusts no client: it verifies each signature with the services' own Python
+libraries, botocore and oss2, and requires that paths are encoded as theirs are. A test sets up what goes wrong.
 
     with Server("s3") as server:
         server.objects["data/train.bin"] = b".."
@@ -203,7 +203,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def begin_with_body(self):
-        """(key, query, body), or None where it has been answered, or who sends it was killed."""
+        """(key, query, body), or None where it has been answered, or its sender was killed."""
         asked = self.begin()
         length = int(self.headers.get("Content-Length", 0))
         data = self.rfile.read(length)
@@ -258,7 +258,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.complete(key, query["uploadId"], data)
 
     def complete(self, key, name, data):
-        """As the next of of.completes says: (what is done first, the body of the answer; None: the connection is cut)."""
+        """As the next of of.completes says: (the first action, the body of the answer; None: the connection is broken)."""
         of = self.server.of
         parts = [(int(p.find("PartNumber").text), p.find("ETag").text) for p in xml.etree.ElementTree.fromstring(data)]
         kept = of.uploads[name][1]
@@ -290,18 +290,18 @@ def error_of(code):
 class Server:
     def __init__(self, kind):
         self.kind, self.objects, self.token = kind, {}, None
-        self.requests, self.failures = [], []  # what came, and which errors went
+        self.requests, self.failures = [], []  # the requests, and the errors that were sent
         self.instead = []  # (code, headers) for the next requests; code 0: as usual, CUT: the connection ends
         self.skewed, self.knows_ranges, self.page, self.page_size, self.size_off = False, True, None, 1000, 0
-        self.cuts = []  # the next bodies end after so many bytes
+        self.cuts = []  # the next bodies end after this many bytes
         self.on_get, self.other_etag, self.refuses_puts = None, None, False
-        self.takes_puts, self.put_seconds = threading.Event(), 0  # else a PUT is never answered; how long one takes
+        self.takes_puts, self.put_seconds = threading.Event(), 0  # else a PUT is never answered; the seconds that it takes
         self.takes_puts.set()
-        self.uploads, self.etags, self.begun = {}, {}, 0  # {id: (key, {number: bytes})}; of objects that came in parts; how many
-        self.completes, self.joins_less, self.on_part = [], 0, None  # the ends of uploads; bytes that get lost there
+        self.uploads, self.etags, self.begun = {}, {}, 0  # {id: (key, {number: bytes})}; of objects that came in parts; their number
+        self.completes, self.joins_less, self.on_part = [], 0, None  # the ends of uploads; bytes that are lost there
         self.is_open, self.may_not_list = False, False  # to all, without a signature; objects may be read only by their names
         self.tells_size = self.tells_etag = True  # in the answer to a HEAD; of a part
-        self.given_etag = "{}"  # what becomes of an ETag in the answer to a GET: "W/{}" behind a proxy
+        self.given_etag = "{}"  # the form of an ETag in the answer to a GET: "W/{}" behind a proxy
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads, self.http.of = True, self
         self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"

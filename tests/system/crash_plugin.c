@@ -1,5 +1,6 @@
-/* crash_plugin.c - two strategies of which one function ends the process, or never returns: `hook` says
- * which, `deed` how. On rank 1, in step 2 and bucket 0 where it has them; theory is asked of rank 0 alone. */
+/* crash_plugin.c - two strategies with a function that ends the process or never returns: `hook` names it,
+ * `deed` says how. It does so on rank 1, in step 2 and bucket 0 where it has them; theory is called on rank 0
+ * alone. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ __attribute__((no_sanitize("address", "undefined"))) static void act(const char 
     if (strcmp(deed, "fpe") == 0) zero = 100 / zero;
 #else
     (void)zero;
-    if (strcmp(deed, "fpe") == 0) raise(SIGFPE); /* a quotient by zero is no trap there */
+    if (strcmp(deed, "fpe") == 0) raise(SIGFPE); /* a division by zero does not trap there */
 #endif
 }
 

@@ -4,7 +4,7 @@ import socket
 
 
 def take_port():
-    """A port of 127.0.0.1 and what holds it until it is closed: no other test has it, and the kernel gives it to nobody."""
+    """A port of 127.0.0.1 and the socket that holds it until closed: no other test has it, and the kernel assigns it to no one."""
     for i in range(12000):
         port, hold = 20000 + (os.getpid() + i) * 47 % 12000, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

@@ -2,32 +2,32 @@
  *
  *     test_system system_gpu_equal [PLUGIN_FOLDER [PATTERN]]       else $ENTRAIN_PLUGIN_PATH, and all its tests
  *
- * What a test asks of the simulated one alone (no IPC, a driver that is too old, two GPUs) it asks by
- * variables of the environment, which all programs inherit. */
+ * A test sets up the simulated one (no IPC, a driver that is too old, two GPUs) by environment variables,
+ * which all programs inherit. */
 #ifndef TESTS_SYSTEM_GPU_H
 #define TESTS_SYSTEM_GPU_H
 
 #include "tests/system/run.h"
 
-/* Before system_main: which plugins. Ends the program with 77 where there is no cuda device, or no GPU. */
+/* Call before system_main: chooses the plugins. Ends the program with 77 without a cuda device or a GPU. */
 void gpu_begin(int argc, char **argv);
 
 int gpu_is_simulated(void);
 
-/* How many there are; on the simulated machine that depends on FAKE_GPUS. */
+/* The number of GPUs; on the simulated machine that of FAKE_GPUS. */
 int gpu_count(void);
 
-/* FAKE_GPU_..: for all programs that are started from now on; value NULL: no more. */
+/* Sets FAKE_GPU_.. for all programs that are started from now on; value NULL: unsets it. */
 void gpu_fake(const char *name, const char *value);
 
-/* A teardown: none of them is left, and no process. */
+/* A teardown: clears these variables, and checks that no process is left. */
 int gpu_clear(void **state);
 #define GPU_TEST(function) cmocka_unit_test_teardown(function, gpu_clear)
 
 /* Another order of the simulated GPU's work in every run from now on. */
 void gpu_next_seed(void);
 
-/* Steps that show something: few on the simulated GPU, which is slow. */
+/* Enough steps to show an effect: few on the simulated GPU, which is slow. */
 int gpu_steps(int simulated, int real);
 
 #endif

@@ -7,8 +7,8 @@
  *     held_fail(pid, 1, HELD_FORWARD);           its next forward fails
  *     held_pace(true);                           each linear layer sleeps for 20 ms in each turn
  *
- * A file of the test's folder (the XDG_RUNTIME_DIR of all that it starts) says each; the device looks before each
- * operation. */
+ * Each is a file in the test's folder (the XDG_RUNTIME_DIR of all processes that it starts); the device looks
+ * before each operation. */
 #ifndef TESTS_SYSTEM_HELD_H
 #define TESTS_SYSTEM_HELD_H
 

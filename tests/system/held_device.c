@@ -1,5 +1,5 @@
-/* held_device.c - the device that held.h puts in the place of "cpu": ref, which stops or fails where the test wants
- * it. */
+/* held_device.c - the device that held.h puts in place of "cpu": ref, but it stops or fails where the test
+ * asks for that. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static const char *path_of(const char *word, int index, const char *turn, char p
     return path_out;
 }
 
-/* As the files say. Behind the first one that is there, "is-held" tells the test. */
+/* Acts as the files say. For the first file that is there, "is-held" informs the test. */
 static en_status obey(int index, const char *turn)
 {
     const struct timespec nap = {0, 1000000};

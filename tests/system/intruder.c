@@ -33,7 +33,7 @@ struct intruder {
     eni_token token; /* the confused member's, or a wrong one */
     int has_token;
     int port[PORTS], nports;
-    int misses[PORTS], now; /* how often no ZeroMQ answered there; the port that is attacked */
+    int misses[PORTS], now; /* connections that no ZeroMQ answered; the port that is attacked */
     char name[SOCKETS][NAME];
     int nnames;
     int idle[INTRUDER_IDLE], nidle; /* connections that say nothing, in turn over all ports */
@@ -148,7 +148,7 @@ static int dial(intruder *me, int port)
     return fd;
 }
 
-/* Sends as long as the other side takes it, and hears what it says. 0: it closed. */
+/* Sends while the other side accepts, and reads its answers. 0: it closed. */
 static int say(intruder *me, int fd, const void *bytes, size_t n)
 {
     char ignored[4096];
@@ -251,7 +251,7 @@ static void mesh_greeting(intruder *me, int fd)
 
 /* ---- as a ZeroMQ client */
 
-/* Greeting and READY as DEALER with an identity of `n` bytes. 0: nobody there speaks ZMTP. */
+/* Greeting and READY as DEALER with an identity of `n` bytes. 0: the other side does not speak ZMTP. */
 static int zmtp_open(intruder *me, int fd, size_t n)
 {
     uint8_t greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
@@ -309,7 +309,7 @@ static int zmtp_message(intruder *me, int fd, const eni_header *header, const vo
     return payload == NULL || zmtp_frame(me, fd, payload, n, 0);
 }
 
-/* HELLO with what it has, then calls all the same, and the end of somebody else's. */
+/* HELLO with its own token, then calls all the same, and the end of another client's call. */
 static void shard_impostor(intruder *me, int fd)
 {
     float poison[208];
@@ -355,7 +355,7 @@ static void shard_oversized(intruder *me, int fd)
     if (zmtp_open(me, fd, 0) && say(me, fd, huge, sizeof huge)) noise(me, fd);
 }
 
-/* A message that never ends: what no option of ZeroMQ's bounds. */
+/* A message that never ends: no option of ZeroMQ bounds it. */
 static void shard_endless(intruder *me, int fd)
 {
     static const uint8_t zeros[60000];
@@ -366,7 +366,7 @@ static void shard_endless(intruder *me, int fd)
     }
 }
 
-/* Half a message, and then it stays for a while. */
+/* Half a message, and then silence for a while. */
 static void shard_half(intruder *me, int fd)
 {
     uint8_t bytes[ENI_HEADER_MAX];
@@ -377,7 +377,7 @@ static void shard_half(intruder *me, int fd)
 
 /* ---- the campaign -------------------------------------------------------------------------------------- */
 
-/* One byte now and then of something that looks well; or nothing at all. */
+/* One byte now and then of a valid message; or no byte at all. */
 static void keep_idle(intruder *me)
 {
     static const uint8_t greeting[12] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0};

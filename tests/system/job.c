@@ -62,7 +62,7 @@ void job_all_ranks(job *j)
         job_rank(j, r);
 }
 
-/* Orphans become ours when their parent has gone: until there are none. */
+/* Orphans become the test's children when their parent has gone: repeats until none is left. */
 int job_clear(void **state)
 {
     int pid;
@@ -97,7 +97,8 @@ static int has_phase(const char *phases, const char *phase)
     return 0;
 }
 
-/* Its leader's word, in *runs_out, to be released also where it says nothing: NULL. */
+/* The status that its leader wrote, in *runs_out, which the caller releases in any case; NULL if it wrote
+ * none. */
 static const eni_run_status *look(const job *j, eni_run_status **runs_out, size_t *n_out)
 {
     char folder[256];
@@ -146,7 +147,7 @@ double job_given_out(const job *j)
     return given;
 }
 
-/* What was seen last is left in `seen`, for a test that fails. */
+/* Leaves the last status in `seen`, for a test that fails. */
 static int is_there(const job *j, int rank, int state, const char *phases, int64_t step, char *seen,
                     size_t bytes)
 {
@@ -154,7 +155,7 @@ static int is_there(const job *j, int rank, int state, const char *phases, int64
     if (!job_ask(j, rank, &r)) return 0;
     snprintf(seen, bytes, "rank %d: state %d, step %lld, phase \"%s\"", rank, (int)r.state, (long long)r.step,
              r.phase);
-    /* What the leader writes may be 0.1 s old: who was active may wait by now. */
+    /* The leader's file may be 0.1 s old: a rank that was active may wait by now. */
     if (state == ENI_RANK_ACTIVE && phases == NULL && r.state == ENI_RANK_WAITING) state = ENI_RANK_WAITING;
     return (state < 0 || (int)r.state == state) && has_phase(phases, r.phase) && r.step >= step;
 }

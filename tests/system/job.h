@@ -1,5 +1,5 @@
-/* job.h - a run under test, started by hand or by `entrain run`, and looked at from outside as `entrain ps`
- * does: so a test waits until a rank is where it wants to disturb it. */
+/* job.h - a run under test, started by hand or by `entrain run`, and observed from outside as `entrain ps`
+ * does, so that a test can wait until a rank is where the test disturbs it. */
 #ifndef TESTS_SYSTEM_JOB_H
 #define TESTS_SYSTEM_JOB_H
 
@@ -20,7 +20,7 @@ typedef struct job {
     char sockets[4096]; /* abstract names that its processes held */
 } job;
 
-/* A test after which nothing of it runs, however it ended. */
+/* A test with a teardown that ends all processes of its job, however the test ended. */
 #define JOB_TEST(function) cmocka_unit_test_teardown(function, job_clear)
 int job_clear(void **state);
 
@@ -38,14 +38,15 @@ void job_all_ranks(job *j);
  * separated by spaces; NULL: any), and at this step or later. */
 void job_wait(const job *j, int rank, int state, const char *phases, int64_t step, double seconds);
 
-/* What its leader says now of a rank, and of the run under this key; 0: nothing. */
+/* The status of a rank, and the attribute of the run under this key, as its leader wrote them last; 0:
+ * none. */
 int job_ask(const job *j, int rank, eni_run_rank *rank_out);
 int job_attribute(const job *j, const char *key, char *value_out, size_t bytes);
 
-/* Micro-batches that have been given out, in parts of all of them. */
+/* The share of all micro-batches that have been assigned. */
 double job_given_out(const job *j);
 
-/* The step in which `rank` was when its leader heard of it last. */
+/* The step of `rank` in the leader's last status. */
 int64_t job_step(const job *j, int rank);
 
 /* Notes the pids of all that run and the sockets they hold. */
@@ -54,7 +55,7 @@ void job_look(job *j);
 /* The pid of a rank, JOB_PSD or JOB_LAUNCHER. */
 pid_t job_pid(const job *j, int who);
 
-/* What the programs call it: "rank 1 ", "psd ". */
+/* Its name in messages: "rank 1 ", "psd ". */
 const char *job_name(int who, char name_out[32]);
 
 /* The process that was started here: the run, or that part of it. */

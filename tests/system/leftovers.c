@@ -1,4 +1,4 @@
-/* leftovers.c - what is there of processes and after them: children, sockets, files; see process.h. */
+/* leftovers.c - children, sockets and files of processes, during their lives and after; see process.h. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* misuse_plugin.c - three strategies that break the contract in the way that their option `deed` says, on rank
- * 1 at step 2 in bucket 0, or in psd: a real run must end with a line that names them, and no crash. */
+/* misuse_plugin.c - three strategies that break the contract as their option `deed` says, on rank 1 at step 2
+ * in bucket 0, or in psd: a real run must end with a line that names them, without a crash. */
 #include <pthread.h>
 
 #include "entrain/strategy.h"

@@ -133,7 +133,7 @@ static en_status push_all(worker *w, eni_client *client)
     return st;
 }
 
-/* What the store has in the end, when all have finished. */
+/* The store's weights at the end, when all have finished. */
 static en_status look(worker *w, eni_client *client)
 {
     for (uint32_t b = 0; b < NBUCKETS; b++) {
@@ -255,7 +255,7 @@ static void *run_worker(void *user)
         st = use_client(w);
         eni_member_close(w->member); /* of a dead one: without a goodbye */
     }
-    /* A newcomer that meets a psd that just dies does not get in: whoever started it starts another one. */
+    /* A newcomer that meets a psd which is dying is not admitted: its starter starts another one. */
     const bool has_not_come = w->is_newcomer && atomic_load(&w->acked) == 0;
     w->status = (st == EN_ESTOP && w->is_dead) || has_not_come ? EN_OK : st;
     atomic_store(&w->is_over, true);
@@ -298,7 +298,7 @@ static int has_failed(const trial *t)
     return 0;
 }
 
-/* Whether every rank is answered twice within so many seconds. */
+/* Whether every rank gets two answers within this many seconds. */
 static int progress_within(trial *t, double seconds)
 {
     const double begin = now_seconds();
@@ -349,7 +349,7 @@ static void start_worker(trial *t, bool is_newcomer)
     assert_int_equal(pthread_create(&w->thread, NULL, run_worker, w), 0);
 }
 
-/* A newcomer that pushes; NULL: there is none. */
+/* A newcomer that pushes; NULL if absent. */
 static worker *find_newcomer(trial *t)
 {
     for (int r = FIRST; r < t->nworkers; r++)
@@ -374,8 +374,8 @@ static int count_joined(const trial *t)
     return n;
 }
 
-/* What is left to do in an order that is drawn: one more comes, one dies, psd dies. Who comes does so at any moment, a
- * death while psd is away included. */
+/* Does the remaining events in random order: a rank joins, a rank dies, psd dies. A rank may join at any
+ * moment, also while psd is away. */
 static void come_and_go(trial *t, oracle_outcome *o)
 {
     const oracle_plan *plan = t->plan;
@@ -396,13 +396,13 @@ static void come_and_go(trial *t, oracle_outcome *o)
             process_wait(&t->psd, GUARD);
             o->kills++;
             start_psd(t, NULL);
-            await_progress(t); /* who dies while psd is away would be waited for */
+            await_progress(t); /* psd would wait for a rank that dies while psd is away */
         }
     }
 }
 
-/* The second life of psd is under strace, which kills it at a system call, or makes that fail; the third, if
- * there is one, is not. How many pushes it takes until then is not counted: states are written behind them,
+/* The second incarnation of psd runs under strace, which kills it at a system call or makes the call fail;
+ * the third, if there is one, does not. The pushes until then are not counted: states are written after them,
  * and several that are due may become one. */
 static void let_strace_act(trial *t, oracle_outcome *o)
 {
@@ -420,7 +420,7 @@ static void let_strace_act(trial *t, oracle_outcome *o)
             return;
         }
         const int has_progress = progress_within(t, 0.02);
-        o->warnings = process_says(&t->psd, "cannot write", "");
+        o->warnings = process_says(&t->psd, " W ", t->state);
         i += has_progress && o->warnings > 0;
     }
 }

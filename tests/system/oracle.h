@@ -15,12 +15,12 @@ typedef struct oracle_plan {
     const char *strategy; /* "ps-async", "ssp:bound=2", .. */
     int state_every;
     int kills;          /* of psd, at random moments */
-    int nested;         /* up to so many more right after a start, while it recovers */
+    int nested;         /* at most, more of them right after a start, while it recovers */
     int is_shared;      /* payloads through shared memory */
     uint64_t seed;      /* of the moments */
-    const char *strace; /* arguments for strace around the second life of psd; NULL: none */
-    int joins;  /* so many ranks come while two others push, at random moments: four may live at one time */
-    int deaths; /* of these, so many die, each in the middle of a push */
+    const char *strace; /* arguments for strace around the second incarnation of psd; NULL: none */
+    int joins;  /* ranks that join at random moments while two others push: four may live at one time */
+    int deaths; /* of these, the ones that die, each in the middle of a push */
 } oracle_plan;
 
 typedef struct oracle_outcome {

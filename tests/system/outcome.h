@@ -1,4 +1,4 @@
-/* outcome.h - what a run leaves behind, and whether another one left the same. */
+/* outcome.h - the outcome of a run, and whether it equals another run's. */
 #ifndef TESTS_SYSTEM_OUTCOME_H
 #define TESTS_SYSTEM_OUTCOME_H
 
@@ -15,7 +15,8 @@ typedef struct outcome {
 /* All runs from now on have --device=DEVICE, unless their flags name another one. */
 void outcome_on(const char *device);
 
-/* Of `entrain run -n W` with these flags, of two epochs; `nstages`: result.json must say so many, 0: nothing. */
+/* The outcome of `entrain run -n W` with these flags, of two epochs; `nstages`: the stages that result.json
+ * must have, 0: none. */
 outcome outcome_of(int w, int nstages, const char *job, const char *flags);
 void outcome_forget(outcome *o);
 

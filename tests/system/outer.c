@@ -1,6 +1,7 @@
 /* outer.c - see outer.h. */
 #include "tests/system/outer.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,18 @@ const char *outer_folder(void)
     return path;
 }
 
+void outer_await_leader(const process *zero)
+{
+    char path[160];
+    const double deadline = now_seconds() + GUARD * SLOWNESS;
+    snprintf(path, sizeof path, "%s/entrain/status-%d", system_folder(), (int)zero->pid);
+    while (access(path, F_OK) != 0) {
+        struct pollfd ended = {.fd = zero->pidfd, .events = POLLIN};
+        if (poll(&ended, 1, 5) > 0 || now_seconds() > deadline)
+            fail_msg("%s does not lead:\n%s", zero->name, process_err(zero));
+    }
+}
+
 void outer_expect_end(process *p, int code)
 {
     int got = process_wait(p, 60);
@@ -141,7 +154,7 @@ void outer_make_hosts(int n)
     if (geteuid() != 0) system_skip("network namespaces need root");
     if (ip("netns add entrain-%d-sw", pid) != 0) system_skip("`ip netns add` is not allowed here");
     atexit(remove_hosts);
-    nhosts = n; /* to be removed from here on, complete or not */
+    nhosts = n; /* to be removed at the end from now on, complete or not */
     int is_made = ip("-n entrain-%d-sw link add br0 type bridge", pid) == 0 &&
                   ip("-n entrain-%d-sw link set br0 up", pid) == 0;
     for (int i = 0; i < n && is_made; i++)

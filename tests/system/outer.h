@@ -1,4 +1,4 @@
-/* outer.h - what tests of outer launchers and of several hosts share. */
+/* outer.h - shared by tests of outer launchers and of several hosts. */
 #ifndef TESTS_SYSTEM_OUTER_H
 #define TESTS_SYSTEM_OUTER_H
 
@@ -24,11 +24,14 @@ int outer_torchrun_works(void);
 /* A port that is free, and the next one too; see free_port(). */
 int outer_port(void);
 
-/* What a user makes once and copies to every host: a file with a job token. Valid until the next call. */
+/* A file with a job token, which a user makes once and copies to every host. Valid until the next call. */
 const char *outer_token_file(void);
 
 /* A new folder's path for --out; valid until the next call but seven. */
 const char *outer_folder(void);
+
+/* Blocks until this worker, which is rank 0, leads its run: until its status file is there (runtime/control/runs.h). */
+void outer_await_leader(const process *zero);
 
 /* Fails the test with all that it said unless it ends with `code` in time. */
 void outer_expect_end(process *p, int code);

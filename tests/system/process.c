@@ -1,6 +1,7 @@
 /* process.c - see process.h. */
 #include "tests/system/process.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -48,7 +49,7 @@ static void leave(void)
     if (folder[0] != 0) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* What an outer launcher may have set would change what the programs do. */
+/* Variables of an outer launcher would change the behaviour of the programs. */
 static void clean_environment(void)
 {
     static const char *const names[] = {"RANK",
@@ -168,7 +169,8 @@ static void become(const process *p, const char *program, const char *env, char 
     split(text, pairs, 16);
     for (int i = 0; pairs[i] != NULL; i++)
         putenv(pairs[i]);
-    /* A path, or the compiler, which looks for its parts beside argv[0]; else a program of ours. */
+    /* A path, or the compiler, which looks for its parts beside argv[0]; else a program of the build
+     * folder. */
     int is_installed = strchr(program, '/') != NULL || strcmp(program, "cc") == 0;
     snprintf(path, sizeof path, "%s%s", is_installed ? "" : EN_BUILD_DIR "/", program);
     argv[0] = path;
@@ -263,6 +265,42 @@ int process_says(const process *p, const char *first, const char *second)
     read_text(p->err, text);
     for (char *save, *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
         n += strstr(line, first) != NULL && strstr(line, second) != NULL;
+    return n;
+}
+
+int text_has(const char *text, const char *word)
+{
+    const size_t n = strlen(word);
+    if (n == 0) return 1;
+    const int is_bare_first = isalnum((unsigned char)word[0]),
+              is_bare_last = isalnum((unsigned char)word[n - 1]);
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++) {
+        const char *end = at + n;
+        const int is_inside = at > text && (isalnum((unsigned char)at[-1]) ||
+                                            (at[-1] == '.' && isdigit((unsigned char)word[0]))),
+                  goes_on = isalnum((unsigned char)*end) || (*end == '.' && isdigit((unsigned char)end[1]));
+        if (!(is_bare_first && is_inside) && !(is_bare_last && goes_on)) return 1;
+    }
+    return 0;
+}
+
+const char *log_message(const char *line)
+{
+    const int is_log =
+        strlen(line) > 15 && line[2] == ':' && line[5] == ':' && line[12] == ' ' && line[14] == ' ';
+    const char *end = is_log ? strstr(line + 15, ": ") : NULL;
+    return end == NULL ? line : end + 2;
+}
+
+int process_names(const process *p, const char *first, const char *second, const char *third)
+{
+    static char text[MAX_TEXT];
+    int n = 0;
+    read_text(p->err, text);
+    for (char *save, *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+        const char *said = log_message(line);
+        n += text_has(said, first) && text_has(said, second) && text_has(said, third);
+    }
     return n;
 }
 

@@ -1,9 +1,10 @@
-/* process.h - real processes under test: start them, wait for what they do, see that nothing of them is left.
+/* process.h - real processes under test: start them, wait for what they do, check that nothing of them is
+ * left.
  *
- * A test program runs system_main(), which makes a folder for everything that the processes write (their
- * token files too: it is their XDG_RUNTIME_DIR) and removes it at the end. The test adopts orphans, so
- * process_nobody_left() knows of every process that descends from it. Waiting is for a condition, with a
- * deadline; a deadline that passes fails the test and shows what the process said. */
+ * A test program runs system_main(), which makes a folder for all files of the processes (their token files
+ * too: it is their XDG_RUNTIME_DIR) and removes it at the end. The test adopts orphans, so
+ * process_nobody_left() knows of every process that descends from it. Each wait is for a condition, with a
+ * deadline; a deadline that passes fails the test and shows the output of the process. */
 #ifndef TESTS_SYSTEM_PROCESS_H
 #define TESTS_SYSTEM_PROCESS_H
 
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* Sanitizers slow everything down; what is promised in seconds is promised without them. */
+/* Sanitizers slow everything down: bounds in seconds hold without them. */
 #if defined(__SANITIZE_THREAD__)
 #define SLOWNESS 10
 #elif defined(__SANITIZE_ADDRESS__)
@@ -37,7 +38,7 @@ typedef struct process {
 #define system_main(tests) system_run(#tests, tests, sizeof(tests) / sizeof *(tests))
 int system_run(const char *name, const struct CMUnitTest *tests, size_t n);
 
-/* What system_run() does first, once: the folder, the environment. 0: it cannot be made. */
+/* The first part of system_run(), done once: the folder, the environment. 0: the folder cannot be made. */
 int system_begin(void);
 
 /* In a child of the test: the folder is a new one below, and the child adopts its own orphans. */
@@ -52,7 +53,7 @@ const char *system_folder(void);
 /* Prints "SKIP: ..." and ends the program with 77. */
 _Noreturn void system_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* A "PROMISE ..." line: what was promised, and what was measured. */
+/* Prints a "PROMISE ..." line: a promise, and its measured value. */
 void promise(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Starts a program of the build folder ("entrain") or a path. `env` is "KEY=VALUE KEY=VALUE" or NULL. The
@@ -65,12 +66,24 @@ int process_wait(process *p, double seconds);
 
 void process_kill(const process *p, int signal_number);
 
-/* What it has written so far; valid until the next call for the same stream. */
+/* Its output so far; valid until the next call for the same stream. */
 const char *process_out(const process *p);
 const char *process_err(const process *p);
 
-/* How many lines of its stderr contain all of `first` and `second` ("" fits every line). */
+/* The number of lines of its stderr that contain `first` and `second` ("" is in every line). */
 int process_says(const process *p, const char *first, const char *second);
+
+/* The word that each line about a failed process has (control.h: eni_death_text). */
+#define SAYS_DIED "died"
+
+/* Whether `text` has `word` (a flag, a value, a name), and not as a part of a longer word or number. */
+int text_has(const char *text, const char *word);
+
+/* A line of the log without time, level and process in front; any other line as it is. */
+const char *log_message(const char *line);
+
+/* The number of lines of its stderr with these words (text_has) in their messages; "" is in every line. */
+int process_names(const process *p, const char *first, const char *second, const char *third);
 
 /* Blocks until `p` has written a whole line, to stdout or stderr, that contains `text`; the line, without the
  * newline, valid until the next call. Fails the test if `p` ends before. */
@@ -82,9 +95,10 @@ pid_t process_child(pid_t parent, const char *word);
 /* All processes that were started, and theirs, have ended within `seconds`. */
 void process_nobody_left(double seconds);
 
-/* How many abstract sockets called "entrain-..." this process holds; their names, each ended by a newline. */
+/* The number of abstract sockets called "entrain-..." that this process holds; their names, each ended by a
+ * newline. */
 int process_sockets(pid_t pid, char *names_out, size_t bytes);
-/* How many of these names still exist. */
+/* The number of these names that still exist. */
 int sockets_left(const char *names);
 
 /* Files of entrain in /dev/shm. */
@@ -96,21 +110,22 @@ int files_left(const char *name);
 /* A port that is free, and that no other test takes while this process lives. */
 int free_port(void);
 
-/* What is promised in seconds is promised of a machine that does nothing else. So tests wait with patience,
- * for GUARD seconds, and judge what a stopwatch says: the time that passed, less the CPU time that went to
- * others meanwhile (to all that do not descend from the test, and to whoever shares the host). On a quiet
- * machine that is nothing, and the bound is as strict as it reads. */
+/* Bounds in seconds hold for a machine that does nothing else. So tests wait for GUARD seconds, and judge the
+ * time of a stopwatch: the time that passed, less the CPU time that others took meanwhile (processes that do
+ * not descend from the test, and other guests of the host). On a quiet machine that is 0, and the bound is as
+ * strict as it reads. */
 enum { GUARD = 60 };
 typedef struct stopwatch {
     double begin, others_before, others;
 } stopwatch;
 stopwatch stopwatch_start(void);
-/* The seconds since then; may be asked again. */
+/* The seconds since then; may be called again. */
 double stopwatch_read(stopwatch *watch);
-/* Fails the test if what was read last is beyond the bound and others are not to blame. */
+/* Fails the test if the last reading is beyond the bound and others are not the cause. */
 void stopwatch_expect(const stopwatch *watch, double took, double bound, const char *what);
 
-/* Monotonic, in seconds; and what is left until then, for poll(): at least 1 ms before it, 0 after. */
+/* The monotonic clock, in seconds; and the time left until a deadline, for poll(): at least 1 ms before it, 0
+ * after. */
 double now_seconds(void);
 int ms_until(double deadline);
 

@@ -1,5 +1,5 @@
-/* refuse_calls.c - starts a program of the build folder for which the kernel refuses some system calls, as kernels before
- * them and the filters of containers do: test_refuse_calls ERRNO CALL,CALL,.. PROGRAM ARGUMENT.. */
+/* refuse_calls.c - starts a program of the build folder for which the kernel refuses some system calls, as
+ * old kernels and the filters of containers do: test_refuse_calls ERRNO CALL,CALL,.. PROGRAM ARGUMENT.. */
 #include <errno.h>
 #include <libgen.h>
 #include <linux/filter.h>

@@ -1,4 +1,4 @@
-/* run.h - whole runs of entrain, and what their files say. */
+/* run.h - whole runs of entrain, and the contents of their files. */
 #ifndef TESTS_SYSTEM_RUN_H
 #define TESTS_SYSTEM_RUN_H
 
@@ -20,20 +20,20 @@ const char *train_out(void);
 enum { HASHES = 136 };
 void hashes_of(const json_t *result, char hashes_out[HASHES]);
 
-/* They of such a run, in one of a few buffers that are used in turn. */
+/* The hashes of such a run, in one of a few buffers, used in rotation. */
 const char *train_hash(double seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A number at a path such as "staleness_steady.mean"; fails the test if there is none. */
+/* A number at a path such as "staleness_steady.mean"; fails the test without one. */
 double number_at(const json_t *object, const char *path);
 const char *text_at(const json_t *object, const char *path);
 
 /* A file of one JSON object a line, as an array. */
 json_t *read_lines(const char *path);
 
-/* Is there a device library of this name ("cpu"); "ref" always is. */
+/* Whether there is a device library of this name ("cpu"); "ref" always exists. */
 int has_device(const char *name);
 
-/* Is Fashion-MNIST installed; asks `entrain data`. */
+/* Whether Fashion-MNIST is installed; asks `entrain data`. */
 int has_fashion_mnist(void);
 
 #endif

@@ -17,16 +17,16 @@ enum { AT_ONCE = 8 };
 typedef struct child {
     pid_t pid; /* 0: none */
     double begin;
-    char name[32]; /* of its folder; what it says goes to NAME.said */
+    char name[32]; /* of its folder; its output goes to NAME.said */
 } child;
 
-/* What became of the cases. */
+/* The outcome of the cases. */
 typedef struct tally {
     int failed, skipped;
     double slowest; /* seconds */
 } tally;
 
-/* A group of cmocka's with this one test. */
+/* A cmocka group with this one test. */
 static _Noreturn void become_case(const struct CMUnitTest *test, const char *name)
 {
     char said[160];
@@ -51,7 +51,7 @@ static void start(child *c, const struct CMUnitTest *test)
     if (c->pid == 0) become_case(test, c->name);
 }
 
-/* What it said: all of it, or what is promised and what was skipped. */
+/* Prints its output: all of it, or the lines of promises and skipped tests. */
 static void show(const child *c, bool has_failed, tally *ends)
 {
     char path[160], line[4096];

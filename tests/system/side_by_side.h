@@ -1,6 +1,6 @@
-/* side_by_side.h - cases that start a process and wait for it: eight at a time, each in a child of the test with a folder of
- * its own (system_folder(), below the test's) and orphans of its own. What a case prints is shown if it fails, and its
- * PROMISE lines always. */
+/* side_by_side.h - cases that start a process and wait for it: eight at a time, each in a child of the test
+ * with its own folder (system_folder(), below the test's) and its own orphans. The output of a case is shown
+ * if it fails, and its PROMISE lines always. */
 #ifndef TESTS_SYSTEM_SIDE_BY_SIDE_H
 #define TESTS_SYSTEM_SIDE_BY_SIDE_H
 

@@ -1,4 +1,4 @@
-/* stopwatch.c - time that is ours; see process.h. */
+/* stopwatch.c - the test's own time; see process.h. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 
 #include "tests/system/process.h"
 
-/* /proc/PID/stat behind the name, which may hold anything. Its parent, and the CPU time of itself and of the
- * children it has waited for; 0: there is no such process. */
+/* Reads /proc/PID/stat after the name, which may hold anything: the parent, and the CPU time of the process
+ * and of the children it has waited for; 0 without such a process. */
 static int look_at(const char *pid, int *parent_out, double *seconds_out)
 {
     char path[300], text[1024] = "";
@@ -63,7 +63,7 @@ static double own_cpu(void)
     return sum;
 }
 
-/* CPU seconds that this machine has given to anybody, or that its host took from it. */
+/* CPU seconds of all processes of this machine, and those that its host took from it. */
 static double all_cpu(void)
 {
     unsigned long long user = 0, nice = 0, kernel = 0, interrupts = 0, soft = 0, stolen = 0;

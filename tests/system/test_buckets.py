@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Data, weights and checkpoints in buckets (docs/buckets.md): the programs, against a service that checks every signature
+"""Data, weights and checkpoints in buckets (docs/object-storage.md): the programs, against a service that checks every signature
 by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
 
     test_buckets.py BUILD [NAME ..]
@@ -26,6 +26,16 @@ import traceback
 
 from free_port import take_port
 
+# Promise: Training from object storage ends with the bytes of a folder with the same files, and only changed files
+# are fetched again.
+# Promise: A URL names an object or a folder, and no sibling whose name begins the same; where listing is forbidden, a
+# data set is found by its files' names.
+# Promise: Files larger than one request are uploaded in parts, and no part is left behind by an upload that fails, is
+# stopped or is killed.
+# Promise: Every checkpoint is uploaded while at most eight wait; a killed transfer is reported during the run; a
+# service that answers no PUT is named after at most 30 s.
+# Promise: Launcher and ranks hold no key, neither in memory, environment and arguments nor in any log or file.
+
 try:
     from bucket_server import BUCKET, CUT, ID, REGION, SECRET, TOKEN, Server, error_of
 except ImportError as missing:
@@ -34,7 +44,7 @@ except ImportError as missing:
 
 BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path("build")
 SECRETS = (ID, SECRET, TOKEN)
-AT_ONCE = 8  # tests, which wait for most of their time
+AT_ONCE = 8  # tests: they wait for most of their time
 PART = 65536  # bytes of a part, and of the largest PUT, where a test wants parts
 
 
@@ -43,6 +53,14 @@ def keys_of(kind, token=None):
              "oss": ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN")}[kind]
     env = dict(zip(names, (ID, SECRET, token or "")))
     return {**env, "AWS_REGION": REGION} if kind == "s3" else env
+
+
+def has_all(text, words):
+    return all(word in text for word in words)
+
+
+def line_with(text, *words):
+    return any(has_all(line, words) for line in text.splitlines())
 
 
 class Place:
@@ -76,7 +94,7 @@ class Place:
         return self.started[-1]
 
     def run(self, *args, code=0, timeout=120, **more):
-        """What it said, all of it."""
+        """Its output, all of it."""
         process = self.popen(*args, **more)
         out, err = process.communicate(timeout=timeout)
         said = out + err
@@ -85,17 +103,18 @@ class Place:
         return said
 
     def data(self, prefix, *args, **more):
-        """Trains a step on what lies there."""
+        """Trains a step on the data under that prefix."""
         return self.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={self.server.url}/{prefix}",
                         f"--data-endpoint={self.server.endpoint}", "--limit-test-samples=16", *args, **more)
 
-    def refuse(self, sentence, prefix, *args, **more):
+    def refuse(self, words, prefix, *args, **more):
+        """Exit code 2, and one sentence with all of these words: flags, values, names."""
         said = self.data(prefix, *args, code=2, **more)
         errors = [line for line in said.splitlines() if " E " in line]
-        assert len(errors) == 1 and re.search(sentence, errors[0]), f"expected one sentence with \"{sentence}\":\n{said}"
+        assert len(errors) == 1 and has_all(errors[0], words), f"expected one sentence with {words}:\n{said}"
 
     def mirror(self, *args):
-        """`transfer` as a run starts it, ready; it says nothing but signs of life. Whoever closes its stdin stops it."""
+        """`transfer` as a run starts it, ready; it writes nothing but signs of life. Closing its stdin stops it."""
         with open(self.top / "said", "wb") as said:
             up = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3>&1', BUILD / "transfer", "mirror", f"--cache={self.cache}", "--endpoint",
                                    self.server.endpoint, *args], env=self.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -105,8 +124,8 @@ class Place:
         return up
 
     def begin_upload(self, key, data=None, put_max=PART, part=PART, instead=()):
-        """The end of a run that has saved `data` (None: what lies there) goes up; in parts, if it is larger than put_max.
-        `instead` is of the requests from there on."""
+        """Begins the upload of `data` (None: the file that is there) at the end of a run; in parts, if it is larger than put_max.
+        `instead` has the answers to the requests from there on."""
         file, self.server.instead = self.top / "w.safetensors", []
         up = self.mirror(f"--file={file}", f"--as={self.server.url}/{key}", f"--put-max={put_max}", f"--part={part}")
         self.before, self.server.instead = len(self.server.requests), list(instead)
@@ -117,7 +136,7 @@ class Place:
         return up
 
     def end_upload(self, up, code=0):
-        """What it said."""
+        """Its output."""
         while up.stdout.read(4096):
             pass
         ended, said = up.wait(60), (self.top / "said").read_text()
@@ -129,7 +148,7 @@ class Place:
         return self.end_upload(self.begin_upload(key, data, **sizes), code)
 
     def methods(self):
-        """Of the requests since the last upload began."""
+        """The methods of the requests since the last upload began."""
         return [method for method, _, _ in self.server.requests[self.before:]]
 
     def copies(self):
@@ -157,7 +176,7 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# ---- what is asked of a bucket ----
+# ---- requests ----
 
 def test_the_same_bytes_as_a_folder():
     for kind in ("s3", "oss"):
@@ -178,7 +197,7 @@ def test_the_same_bytes_as_a_folder():
             assert a["data_sha256"] == b["data_sha256"]
             assert f"{p.server.url}/{prefix}" in (p.top / "b" / "config.yaml").read_text()
             assert "data-dir" not in (p.top / "b" / "config.yaml").read_text()
-            assert p.server.failures == ["NoSuchKey"]  # --save asks whether it may, when nothing is there yet
+            assert p.server.failures == ["NoSuchKey"]  # --save asks whether it may, before the object is there
     print("PROMISE training from a bucket of S3 and of OSS ends with the bytes of a folder with the same files; keys with "
           "blanks, plus, percent and Chinese; the weights go up whole")
 
@@ -225,7 +244,7 @@ def test_it_is_fetched_once():
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, f"{path} is open to others"
         assert stat.S_IMODE((p.cache / "entrain").stat().st_mode) == 0o700
         said = p.run("data", "--clear-cache")
-        assert "removed" in said and list((p.cache / "entrain").iterdir()) == []
+        assert str(p.cache) in said and list((p.cache / "entrain").iterdir()) == []
     print("PROMISE a second run fetches nothing; what changed here or there is fetched anew; the cache is the owner's alone")
 
 
@@ -236,7 +255,7 @@ def test_many_objects():
             p.server.objects[f"d/a-{i:05d} 中"] = b"x"
         p.data("d")
         said = p.run("data", f"{p.server.url}/d/", f"--data-endpoint={p.server.endpoint}")
-        assert "2304 objects" in said and "a-02299 中" in said
+        assert "2304 " in said and "a-02299 中" in said
         listed = [path for _, path, _ in p.server.requests if "list-type" in path]
         assert len(listed) == 6, "three pages each"
     print("PROMISE a prefix of 2,304 objects: all of them are seen, by pages")
@@ -250,18 +269,19 @@ def test_what_a_name_lists():
 
             def listed(name, **more):
                 lines = p.run("data", f"{p.server.url}{name}", f"--data-endpoint={p.server.endpoint}", **more).splitlines()
-                return [line.split()[-1] for line in lines[:-1]], lines[-1]
+                return [line.split()[-1] for line in lines[:-1]], lines[-1].split(" ")[0]
 
-            assert listed("/data") == (["data", "data/a", "data/b/c"], "3 objects, 0.0 MB")
-            assert listed("/data/") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
-            assert listed("/data-old") == (["data-old/a"], "1 object, 0.0 MB")
-            assert listed("/data.bin") == (["data.bin"], "1 object, 0.0 MB")
-            assert listed("/dat") == ([], "0 objects, 0.0 MB")
+            assert listed("/data") == (["data", "data/a", "data/b/c"], "3")
+            assert listed("/data/") == (["data/a", "data/b/c"], "2")
+            assert listed("/data-old") == (["data-old/a"], "1")
+            assert listed("/data.bin") == (["data.bin"], "1")
+            assert listed("/dat") == ([], "0")
             assert listed("")[0] == listed("/")[0] == sorted(keys)
             p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
-            assert listed("/data") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
+            assert listed("/data") == (["data/a", "data/b/c"], "2")
             p.server.instead = [(403, {})]
-            assert "may not read an object of this name" in listed("/data.bin")[1]
+            said = p.run("data", f"{p.server.url}/data.bin", f"--data-endpoint={p.server.endpoint}")
+            assert line_with(said, " W ", f"{p.server.url}/data.bin"), said
     print("PROMISE `entrain data URL` lists the object of that key and the folder of that name, and no sibling that begins so")
 
 
@@ -273,7 +293,7 @@ def test_keys_that_end():
             p.data("d")
             p.server.token = "another one"
             env = p.env(**keys_of(kind, TOKEN))
-            p.refuse("does not let the keys .* in, HTTP 403 .ExpiredToken", "d", env=env)
+            p.refuse(["HTTP 403", "ExpiredToken"], "d", env=env)
     print("PROMISE temporary tokens are used; one that has ended is named")
 
 
@@ -300,11 +320,11 @@ def test_trouble_on_the_way():
         p.server.instead = [(503, {})] * 100
         said = p.data("d", code=1)
         assert "HTTP 503 (SlowDown" in said and p.server.instead == [(503, {})] * 93
-        assert re.search(r"waiting for 127.0.0.1:\d+ to give its list of .*: HTTP 503, again in", said), said
+        assert line_with(said, " W ", p.server.endpoint.split("//")[1], "HTTP 503"), said
         p.server.instead = []
         p.server.cuts = [0] * 1000
         said = p.data("d", code=1)
-        assert "cannot be reached, or stops in between (7 tries)" in said, said
+        assert line_with(said, " E ", p.server.endpoint.split("//")[1], "7 tries"), said
     print("PROMISE 429, 500, 502 and 503 are tried again and Retry-After is kept; a connection that is cut every 10 bytes comes "
           "to the whole set; with no progress it ends after 7 tries")
 
@@ -333,7 +353,7 @@ def test_what_is_not_what_was_listed():
         assert p.server.gets("d/t10k-labels-idx1-ubyte") == 2, "it is the same object"
         p.run("data", "--clear-cache")
         p.server.other_etag = '"00000000000000000000000000000000"'
-        assert "another ETag or size each of 3 times" in p.data("d", code=1)
+        assert line_with(p.data("d", code=1), " E ", "ETag", "3 times")
         p.server.other_etag, p.server.size_off = None, 1
         assert p.data("d", code=1)
         p.server.size_off = -1
@@ -346,50 +366,50 @@ def test_refusals():
     with Place() as p:
         put_set(p.server, "d")
         p.server.objects["other/readme.txt"] = b"x"
-        p.refuse("nothing lies there", "nowhere")
-        p.refuse(r"no files of a data set lie right there .* but readme.txt", "other")
+        p.refuse([f"--data={p.server.url}/nowhere", "entrain data s3://BUCKET"], "nowhere")
+        p.refuse([f"--data={p.server.url}/other", "readme.txt"], "other")
         p.server.objects["pt/training.pt"] = p.server.objects["pt/test.pt"] = b"x"
-        p.refuse(r"there lies training.pt, .*tools/pt2idx.py training.pt test.pt FOLDER", "pt")
-        p.refuse(r"d=\S+ such URLs are not known; there are s3://BUCKET/PREFIX and oss://"[2:], "d", "--data=gs://bucket/x")
-        p.refuse("can be no bucket", "d", "--data=s3://B/x")
-        p.refuse("http:// is for this host only", "d", "--data-endpoint=http://example.com")
-        p.refuse("knows no such bucket, HTTP 404", "d", "--data=s3://another-bucket/x")
-        p.refuse("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY .and AWS_SESSION_TOKEN", "d",
+        p.refuse([f"--data={p.server.url}/pt", "tools/pt2idx.py training.pt test.pt FOLDER"], "pt")
+        p.refuse(["--data=gs://bucket/x", "s3://BUCKET/PREFIX", "oss://"], "d", "--data=gs://bucket/x")
+        p.refuse(["--data=s3://B/x", '"B"', "63"], "d", "--data=s3://B/x")
+        p.refuse(["http://example.com", "https://example.com"], "d", "--data-endpoint=http://example.com")
+        p.refuse(["s3://another-bucket", "bucket, HTTP 404"], "d", "--data=s3://another-bucket/x")
+        p.refuse(["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "--data-keys=none"], "d",
                  env={k: v for k, v in p.env().items() if not k.startswith("AWS_")})
-        p.refuse("AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not", "d", env=p.env(AWS_SECRET_ACCESS_KEY=""))
-        p.refuse("HTTP 403 .SignatureDoesNotMatch", "d", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"))
+        p.refuse(["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "d", env=p.env(AWS_SECRET_ACCESS_KEY=""))
+        p.refuse(["HTTP 403", "SignatureDoesNotMatch"], "d", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"))
         keys = p.top / "keys"
         keys.write_text("[default]\naws_access_key_id = x\naws_secret_access_key = y\n")
         keys.chmod(0o640)
-        p.refuse(r"others may read these keys.*chmod 600", "d", f"--data-keys={keys}")
-        p.refuse("there is no file of keys", "d", f"--data-keys={p.top}/none")
+        p.refuse([str(keys), "0640", "chmod 600"], "d", f"--data-keys={keys}")
+        p.refuse([f"{p.top}/none"], "d", f"--data-keys={p.top}/none")
         p.server.instead = [(307, {"Location": "http://127.0.0.1:1/elsewhere"})]
-        p.refuse("sends requests .* on to http://127.0.0.1:1/elsewhere, which is not followed", "d")
+        p.refuse([p.server.url, "http://127.0.0.1:1/elsewhere"], "d")
         p.server.instead = [(301, {"x_amz_bucket_region": "us-west-9"})]
-        p.refuse("lies in the region us-west-9, .*: set AWS_REGION=us-west-9", "d")
+        p.refuse([REGION, "AWS_REGION=us-west-9"], "d")
         p.server.skewed = True
-        p.refuse(r"the clock of this host says .* GMT, that of the service .* GMT: set it right", "d")
+        p.refuse(["clock", " GMT"], "d")
         p.server.skewed = False
         for page in ("<!DOCTYPE x [<!ENTITY a 'b'>]><ListBucketResult/>", "<html>", "\0\1\2", "<ListBucketResult><IsTruncated>true"
                      "</IsTruncated></ListBucketResult>"):
             p.server.page = page
-            p.refuse("answers no list of", "d")
+            p.refuse([p.server.endpoint.split("//")[1], p.server.url], "d")
         p.server.page = None
-        p.refuse("--save=.* needs --out=FOLDER", "d", f"--save={p.server.url}/w.safetensors")
-        p.refuse("ends in .safetensors", "d", f"--save={p.server.url}/x/result.json", f"--out={p.top}/o")
+        p.refuse(["--save=", "--out=FOLDER"], "d", f"--save={p.server.url}/w.safetensors")
+        p.refuse(["--save=", ".safetensors"], "d", f"--save={p.server.url}/x/result.json", f"--out={p.top}/o")
         p.server.objects["below/cifar-10-batches-bin/test_batch.bin"] = b"x"
-        p.refuse("no files of a data set lie right there .* but cifar-10-batches-bin/", "below")
+        p.refuse([f"--data={p.server.url}/below", "cifar-10-batches-bin/"], "below")
         before = p.server.gets("d/train-images-idx3-ubyte")
-        p.refuse("such URLs are not known", "d", "--save=gs://bucket/w.safetensors", f"--out={p.top}/o")
+        p.refuse(["--save=gs://bucket", "s3://BUCKET/"], "d", "--save=gs://bucket/w.safetensors", f"--out={p.top}/o")
         p.server.objects["used/checkpoint-000000000064.safetensors"] = b"x"
-        p.refuse("holds checkpoints of an earlier run: give --resume=auto", "d", f"--checkpoint-dir={p.server.url}/used",
+        p.refuse([f"{p.server.url}/used", "--resume=auto", "--checkpoint-dir"], "d", f"--checkpoint-dir={p.server.url}/used",
                  "--checkpoint-every=64", f"--out={p.top}/o")
         assert p.server.gets("d/train-images-idx3-ubyte") <= before + 1
         keys.chmod(0o600)
         keys.write_text(f"[default]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\n")
         p.data("d", f"--data-keys={keys}", env={k: v for k, v in p.env().items() if not k.startswith("AWS_") or k == "AWS_REGION"})
         (p.cache / "entrain").chmod(0o777)
-        p.refuse("others may write there .mode 0777", "d")
+        p.refuse([str(p.cache), "0777"], "d")
     print("PROMISE an unknown scheme, a wrong bucket, region, key, clock, prefix, endpoint or cache, files of keys that others may "
           "read and answers that are no lists: one sentence each, exit 2; no redirect is followed")
 
@@ -402,8 +422,8 @@ def test_https():
         assert made.returncode == 0, made.stderr
         p.server.speak_tls(certificate, key)
         put_set(p.server, "d")
-        p.refuse("is not trusted: .*; AWS_CA_BUNDLE=FILE names the authority", "d")
-        p.refuse("cannot be asked: ", "d", env=p.env(AWS_CA_BUNDLE=str(p.top / "none")))
+        p.refuse([p.server.endpoint.split("//")[1], "AWS_CA_BUNDLE=FILE"], "d")
+        p.refuse([p.server.endpoint.split("//")[1]], "d", env=p.env(AWS_CA_BUNDLE=str(p.top / "none")))
         assert p.server.requests == [], "nothing was asked of a host that is not trusted"
         p.data("d", env=p.env(AWS_CA_BUNDLE=str(certificate)))
     print("PROMISE https: a host whose certificate is not trusted is asked nothing; AWS_CA_BUNDLE names an authority of one's own")
@@ -418,17 +438,17 @@ def test_no_room():
             print("not tried: a full disk (no mount here)")
             return
         try:
-            p.refuse(r"needs 3\.2 MB in .*, and 2\.1 MB are free there: make room", "d")
+            p.refuse(["3.2 MB", "2.1 MB", str(p.cache)], "d")
         finally:
             subprocess.run(["umount", p.cache], check=True)
     print("PROMISE a disk without room is named before anything comes, with both figures")
 
 
-# ---- who does it ----
+# ---- several processes ----
 
 @contextlib.contextmanager
 def held(server, key):
-    """The first GET of that key comes to its half and stays there until the event is set."""
+    """The first GET of that key stops half-way until the event is set."""
     reached, go = threading.Event(), threading.Event()
 
     def wait(asked):
@@ -454,7 +474,7 @@ def test_two_at_once():
             lines = []
             for line in second.stderr:
                 lines.append(line)
-                if "another process fetches" in line:
+                if has_all(line, (" I ", p.server.url)):
                     break
             go.set()
             for process in (first, second):
@@ -500,7 +520,7 @@ def test_killed_and_resumed():
 
 
 def memory_of(pid):
-    """All that it has in memory, as root sees it."""
+    """All of its memory, as root sees it."""
     found = bytearray()
     for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
         begin, end = (int(x, 16) for x in line.split()[0].split("-"))
@@ -567,14 +587,14 @@ def test_saved():
         assert json.loads((p.top / "b" / "result.json").read_text())["resumed_from"] and p.server.objects["w.safetensors"] == weights
         said = p.run("eval", f"--init={p.server.url}/w.safetensors", "--model=mlp", f"--data={p.server.url}/d",
                      f"--data-endpoint={p.server.endpoint}")
-        assert "Accuracy" in said or "accuracy" in said
+        assert "/16" in said, said
 
         def refuse_puts():
             p.server.refuses_puts = True
 
         refuse_puts()
         said = p.run(*args, f"--out={p.top}/c", f"--save={p.server.url}/again.safetensors", code=1)
-        assert "is not in the bucket; it stays here" in said and sha256(p.top / "c" / "again.safetensors") == hashlib.sha256(weights).hexdigest()
+        assert line_with(said, " W ", "again.safetensors") and sha256(p.top / "c" / "again.safetensors") == hashlib.sha256(weights).hexdigest()
         p.server.refuses_puts = False
         p.run(*args, f"--out={p.top}/c", f"--save={p.server.url}/again.safetensors")
         assert p.server.objects["again.safetensors"] == weights, "the same line again takes it up"
@@ -583,7 +603,7 @@ def test_saved():
 
 
 def train_into(p, prefix, *args):
-    """A run that saves checkpoints into the bucket, and what is still to be said."""
+    """Starts a run that saves checkpoints into the bucket."""
     put_set(p.server, "d", train=640)
     return p.popen("run", "-n", "1", "--strategy=solo", "--batch-size=16", "--model=mlp", f"--data={p.server.url}/d",
                    f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--out={p.top}/{prefix}",
@@ -606,7 +626,7 @@ def test_what_goes_up():
         assert len(up) == written >= 7, (up, written)
         assert sorted(x.name for x in (p.top / "c" / "checkpoints").iterdir()) == [k[2:] for k in sorted(up)[-2:]]
 
-        # Who does it is killed: that is said while the run goes on, and nothing piles up.
+        # `transfer` is killed: a line says so while the run continues, and no checkpoints pile up.
         p.server.put_seconds = 0
         run = train_into(p, "k", "--epochs=100000", "--checkpoint-every=640")
         while not any(k.startswith("k/") for k in p.server.objects):
@@ -614,10 +634,10 @@ def test_what_goes_up():
             time.sleep(0.05)
         os.kill(next(pid for pid, name in below(run.pid) if name == "transfer"), signal.SIGKILL)
         for line in run.stderr:
-            if "has ended by signal 9: nothing goes to the bucket from now on" in line:
+            if has_all(line, ("transfer", "signal 9")):
                 break
         else:
-            raise AssertionError("nobody says that it was killed")
+            raise AssertionError("no line says that it was killed")
         assert run.poll() is None
         last = max((p.top / "k" / "checkpoints").iterdir())
         while len({last, *(p.top / "k" / "checkpoints").glob("checkpoint-*.safetensors")}) < 3:  # two newer ones
@@ -629,14 +649,15 @@ def test_what_goes_up():
 
         out, err = never.communicate(timeout=90)
         assert never.returncode == 1 and time.monotonic() - begin < 75, out + err
-        assert re.search(r"waiting for 127.0.0.1:\d+ to take c/checkpoint-\d+.safetensors of .*: nothing for", err), err
-        assert "nothing has gone to the bucket for 30 s" in err and "with --resume=auto the same line takes it up" in err, err
+        host = silent.server.endpoint.split("//")[1]
+        assert any(re.search(r"c/checkpoint-\d+.safetensors", line) for line in err.splitlines() if has_all(line, (" W ", host))), err
+        assert line_with(err, " E ", "30 s") and "--resume=auto" in err, err
     print("PROMISE every checkpoint goes up, while at most eight wait; a killed transfer is told at once; a service that answers "
           "no PUT is named, and waited for at most 30 s after the run")
 
 
 def test_told_wait_is_life():
-    """Whoever waits for transfer ends it when it is silent, but not while the service has said when to ask again."""
+    """A run ends a `transfer` that is silent, but not while the service has said when to ask again."""
     with Place() as p:
         seconds, file, signs = 5, p.top / "w.safetensors", []
         up = p.mirror(f"--file={file}", f"--as={p.server.url}/w.safetensors")
@@ -674,10 +695,10 @@ def test_parts_that_fail():
         data, old, key = random.Random(2).randbytes(3 * PART - 5), b"of before", "w.safetensors"
         as_usual = (0, {})
 
-        def fails(sentence, *instead):
+        def fails(words, *instead):
             p.server.objects[key], p.server.etags = old, {}
             said = p.upload(key, data, code=1, instead=instead)
-            assert re.search(sentence, said), said
+            assert has_all(said, words), said
             assert p.server.objects[key] == old and p.server.uploads == {}, "nothing of it is left"
             assert not os.listxattr(p.top / "w.safetensors")
 
@@ -695,34 +716,34 @@ def test_parts_that_fail():
         works()
         works(*[as_usual] * 4, (403, {}), as_usual, (403, {}))  # who may write may not read
 
-        fails("HTTP 403 .AccessDenied", as_usual, as_usual, (403, {}))
+        fails(["HTTP 403", "AccessDenied"], as_usual, as_usual, (403, {}))
         p.server.completes = [("", error_of("InvalidPart"))]
-        fails("InvalidPart: of it")
+        fails(["InvalidPart: of it"])
         p.server.completes = [("forget", None)]
-        fails("does not know its parts any more")
+        fails(["HTTP 404", key])
         p.server.tells_etag = False
-        fails("gives no ETag for part 1")
+        fails(["ETag", "part 1"])
         p.server.tells_etag, p.server.page = True, "<InitiateMultipartUploadResult/>"
         said = p.upload(key, data, code=1)
-        assert "gives no id for its parts" in said, said
+        assert line_with(said, " E ", p.server.endpoint.split("//")[1], key), said
         p.server.page, p.server.on_part, p.server.uploads = None, lambda number: p.server.uploads.clear(), {}
-        fails("knows no such upload, HTTP 404 .NoSuchUpload")
+        fails(["HTTP 404", "NoSuchUpload"])
         p.server.on_part, p.server.joins_less = None, 1
         said = p.upload(key, data, code=1)
-        assert f"has {len(data) - 1} bytes there instead of {len(data)}" in said, said
+        assert line_with(said, str(len(data) - 1), str(len(data))), said
         p.server.joins_less = 0
 
         said = p.upload(key, data, code=1, instead=[as_usual, *[(403, {})] * 2])
-        assert "these keys may not remove them" in said and len(p.server.uploads) == 1, said
+        assert line_with(said, " W ", "AbortMultipartUpload") and len(p.server.uploads) == 1, said
         p.server.uploads = {}
 
         # The service is gone, for the DELETE too.
         del p.server.objects[key]
         said = p.upload(key, data, code=1, instead=[as_usual, as_usual, *[(503, {})] * 100])
-        assert "HTTP 503 (SlowDown" in said and "parts of it stay in the bucket" in said, said
-        assert ": the next upload of this file removes them" in said and len(p.server.uploads) == 1, said
+        assert "HTTP 503 (SlowDown" in said and line_with(said, " W ", key, "upload"), said
+        assert "Abort" not in said and len(p.server.uploads) == 1, said
         said = p.upload(key)
-        assert "the parts of an upload that was cut off are removed there" in said and p.server.uploads == {}, said
+        assert line_with(said, " I ", key, "parts") and p.server.uploads == {}, said
         assert p.server.objects[key] == data and not os.listxattr(p.top / "w.safetensors")
     print("PROMISE a part that fails is sent again, alone; a 200 with an error is one; a lost answer is made sure of; what is refused "
           "or gone leaves the old object and no parts, or says that they stay and removes them with the next upload")
@@ -730,7 +751,7 @@ def test_parts_that_fail():
 
 @contextlib.contextmanager
 def held_part(server, number):
-    """The answer to that part waits for the event, once; the first event says that it has come."""
+    """The answer to that part waits once for an event; the first event is set when the part has come."""
     reached, go = threading.Event(), threading.Event()
 
     def wait(part):
@@ -758,7 +779,7 @@ def test_stopped_between_parts():
             up = p.begin_upload(key, data)
             assert reached.wait(60)
             begin = time.monotonic()
-            up.stdin.close()  # nobody waits any more
+            up.stdin.close()  # no run waits any more
             p.end_upload(up, code=1)
             assert time.monotonic() - begin < 7 and p.server.uploads == {} and p.methods()[-1] == "DELETE"
 
@@ -769,7 +790,7 @@ def test_stopped_between_parts():
             p.end_upload(up, code=-9)
             assert len(p.server.uploads) == 1 and key not in p.server.objects
         said = p.upload(key)
-        assert "the parts of an upload that was cut off are removed there" in said, said
+        assert line_with(said, " I ", key, "parts"), said
         assert p.server.uploads == {} and p.server.objects[key] == data
 
         # Under a launcher: its own programs, but for smaller parts.
@@ -827,26 +848,26 @@ def test_buckets_as_people_have_them():
         save = ("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", "--data=synthetic", "--limit-train-samples=64",
                 "--limit-test-samples=16", f"--save={p.server.url}/own/w.safetensors")
         said = p.run(*save, f"--out={p.top}/own", env={**no_keys, "AWS_PROFILE": "mine"})
-        assert "may not list the bucket" in said and p.server.objects["own/w.safetensors"] == (p.top / "own" / "w.safetensors").read_bytes()
+        assert line_with(said, " W ", "--save=") and p.server.objects["own/w.safetensors"] == (p.top / "own" / "w.safetensors").read_bytes()
         said = p.run(*save, f"--out={p.top}/not", f"--data-endpoint={p.server.endpoint}", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"), code=2)
         assert "HTTP 403 (SignatureDoesNotMatch" in said, said
         p.server.may_not_list = False
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
-        assert "there is no such object" in said, said
+        assert line_with(said, " E ", "none.safetensors"), said
         p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
         said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
-        assert "is listed, but these keys may not read it" in said, said
+        assert line_with(said, " E ", "w.safetensors", "keys"), said
         p.server.tells_size, p.server.instead = False, [(503, {})]  # which tells its own size
         said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
-        assert "does not say both ETag and size of w.safetensors" in said, said
+        assert line_with(said, " E ", "ETag", "size", "w.safetensors"), said
         p.server.tells_size = True
         config.unlink()
         p.server.is_open = True
         p.data("d", "--data-keys=none", env=no_keys)
         p.server.is_open = False
         p.run("data", "--clear-cache")
-        p.refuse(r"who has no keys \(--data-keys=none\) may not list it", "d", "--data-keys=none", env=no_keys)
-        p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
+        p.refuse(["--data-keys=none", "s3:ListBucket"], "d", "--data-keys=none", env=no_keys)
+        p.refuse(["--data-keys=none", "AWS_ACCESS_KEY_ID"], "d", env=no_keys)
     print("PROMISE an object read and one saved without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
           "that is open to all")
 
@@ -856,20 +877,19 @@ def test_data_that_may_not_be_listed():
         with Place(kind) as p:
             p.server.may_not_list = True
             right = f"{kind}:List" + ("Bucket" if kind == "s3" else "Objects")
-            p.refuse(rf"these keys may not list it .{right} is missing.*, or {kind}:GetObject is missing too. Check the prefix, or "
-                     rf"allow {right}. Tried: .*train-labels-idx1-ubyte\[.gz\], .*"
-                     r"train-images.idx3-ubyte\[.gz\], .*data_batch_1.bin, .*train.bin, test.bin$", "d")
+            p.refuse([right, f"{kind}:GetObject", "train-labels-idx1-ubyte[.gz]", "train-images-idx3-ubyte[.gz]", "data_batch_1.bin",
+                      "train.bin, test.bin"], "d")
             put_set(p.server, "d")
             packed = "d/train-images-idx3-ubyte"
             p.server.objects[packed + ".gz"] = gzip.compress(p.server.objects.pop(packed))
             said = p.data("d")
-            assert "may not be listed: 4 files of a data set are there by their names" in said, said
+            assert line_with(said, " I ", f"{p.server.url}/d", " 4 "), said
             assert p.server.gets(packed + ".gz") == 1
             p.data("d")
             assert p.server.gets(packed + ".gz") == 1, "it is here"
             p.server.objects["d"] = b"x"
             said = p.run("data", f"{p.server.url}/d", f"--data-endpoint={p.server.endpoint}")
-            assert "only this object is shown" in said and "1 object, 0.0 MB" in said, said
+            assert line_with(said, " W ", f"{p.server.url}/d") and any(line.startswith("1 ") for line in said.splitlines()), said
             p.server.may_not_list = False
             listed = p.server.requests[:]
             p.data("d")
@@ -878,7 +898,7 @@ def test_data_that_may_not_be_listed():
             no_keys = {k: v for k, v in p.env().items() if not k.startswith(("AWS_", "OSS_")) or k == "AWS_REGION"}
             p.run("data", "--clear-cache")
             p.data("d", "--data-keys=none", env=no_keys)
-            p.refuse(r"who has no keys .--data-keys=none. may not list it", "none", "--data-keys=none", env=no_keys)
+            p.refuse(["--data-keys=none", right], "none", "--data-keys=none", env=no_keys)
     print("PROMISE a data set in a bucket that may not be listed is found by its files' names, packed or not; a refusal says which "
           "were tried, and which right is missing")
 
@@ -944,7 +964,7 @@ TESTS = {name[5:]: test for name, test in globals().items() if name.startswith("
 
 
 def run_test(name):
-    """In a process of its own: what it printed, and whether it failed."""
+    """Runs a test in a process of its own: its output, and whether it failed."""
     said, failed, begin = io.StringIO(), False, time.monotonic()
     with contextlib.redirect_stdout(said):
         try:

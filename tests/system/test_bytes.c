@@ -1,8 +1,10 @@
-/* test_bytes.c - the counters at the transport: payload is what the algorithm promises, the wire is what the
- * kernel saw, and shared memory puts no payload on it. */
+/* test_bytes.c - the counters at the transport: payload equals the algorithm's bytes, wire bytes equal the
+ * kernel's, and shared memory puts no payload on the wire. */
 #include <math.h>
 
 #include "tests/system/run.h"
+
+/* Promise: Payload is what the algorithm promises, and wire bytes are what the kernel counted. */
 
 #define STEPS 40
 #define JOB   "--device=ref --model=mlp " MADE_UP " --steps=40 --batch-size=4"
@@ -25,8 +27,8 @@ static const arm over_tcp[] = {
 /* Elements of the mlp times the bytes of one; padding of the flat vector adds 0.003 %, which moves too. */
 #define MODEL_BYTES ((784 * 256 + 256 + 256 * 10 + 10) * 4.0)
 
-/* What all workers send and receive in a step, from the textbook: Patarasuk & Yuan's 2(W-1)/W of the model in
- * either direction, everybody's gradient to everybody, or the model once up and once down. */
+/* The bytes that all workers send and receive in a step, from the textbook: Patarasuk & Yuan's 2(W-1)/W of
+ * the model in either direction, every gradient to every rank, or the model once up and once down. */
 static double textbook(const arm *a, int w)
 {
     double each = a->is_ring ? 2.0 * (w - 1) / w : a->is_naive ? w - 1 : 1;
@@ -60,11 +62,11 @@ static void test_shared_memory(void **state)
                    wire = number_at(r, "wire_bytes");
             assert_string_equal(text_at(r, "transport"), "shm");
             /* Headers to a server may cross a socket, payload may not; among ranks there are not even
-             * headers. What a rank sends to a server is read once, from the other's memory. */
+             * headers. The server reads a rank's message once, from the rank's memory. */
             assert_true(wire < 0.01 * payload);
             if (i == 0) assert_true(wire == 0);
             /* ring steps one copy of the weights: a rank reads its slice of the W - 1 other gradients, and
-             * writes its slice of the weights once, from where all read it: one model in all. */
+             * writes its slice of the weights once, where all read it: one model in total. */
             if (i == 0)
                 assert_true(fabs(number_at(r, "shm_bytes") - STEPS * w * MODEL_BYTES) <= 1e-4 * payload);
             else

@@ -1,10 +1,14 @@
-/* test_clock.c - what the clock of a run counts from, and ranks that are slow by as much as was asked. */
+/* test_clock.c - the zero of a run's clock, and ranks that are slow by the factor of their flag. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: No sample is off the clock, all ranks begin within milliseconds, and the warm-up changes no
+ * byte.
+ * Promise: A slow rank is as slow as asked in every strategy, and its steps are alike. */
 
 /* Figures of single milliseconds: other work makes them worse, never better, so the best of some rounds
  * counts. */
@@ -45,7 +49,7 @@ typedef struct zero {
     double apart_ms; /* of the ranks' zeros */
 } zero;
 
-/* What must hold on any machine is asserted, what is a matter of milliseconds is returned. */
+/* Asserts the facts that hold on any machine, and returns the figures of milliseconds. */
 static zero look_at_zero(const json_t *r, int nranks)
 {
     zero z = {0};
@@ -77,7 +81,7 @@ static zero look_at_zero(const json_t *r, int nranks)
     return z;
 }
 
-/* The rank of the issue of a comparison that was wrong: rank 0, whose steps said when the clock begins. */
+/* A case that once made a comparison wrong: the steps of rank 0 decided when the clock begins. */
 static void test_all_begin_together(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync", "ps-async", "ssp:bound=2", "hierarchical"};
@@ -108,7 +112,7 @@ static void test_alone(void **state)
     json_decref(r);
 }
 
-/* The clock goes on where the checkpoint was, though the run warms up again. */
+/* The clock continues from the checkpoint's time, though the run warms up again. */
 static void test_resumed(void **state)
 {
     (void)state;
@@ -159,7 +163,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What rank 0 alone computes in a step: the mean, or the median, which steps that were interrupted do not
+/* The time that rank 0 alone computes in a step: the mean, or the median, which interrupted steps do not
  * move. */
 static double compute_ms(const char *flags, int is_mean)
 {
@@ -178,9 +182,9 @@ static double compute_ms(const char *flags, int is_mean)
     return is_mean ? sum / (double)n : ms[n / 2];
 }
 
-/* From outside: by what that rank does alone, not by what it says. Without the flag a step takes longer where
- * others have the core, so its median counts; with it what was too long is made up for in the steps that
- * follow, so the mean. Of both the least of some rounds; where others had the machine in each of them, it
+/* Measured from outside, by that rank's own steps, not by its figures. Without the flag a step takes longer
+ * where others have the core, so its median counts; with it the steps that follow make up for a long one, so
+ * the mean counts. The least of some rounds counts for both; where others had the machine in each round, it
  * cannot be judged. */
 static void test_slow_by_the_factor(void **state)
 {
@@ -201,7 +205,7 @@ static void test_slow_by_the_factor(void **state)
             slow / plain, is_right ? " (5 %)" : "; others had the machine");
 }
 
-/* The factor that came out, closest to the one that was asked in some rounds. */
+/* The measured factor closest to the flag's, of some rounds. */
 static double measured(const char *flags, int rank, double asked)
 {
     double best = 0;
@@ -250,8 +254,8 @@ static void test_as_slow_in_every_strategy(void **state)
     promise("--straggler=1:3 came out as %s", list);
 }
 
-/* Step by step, from outside. The least of some rounds, as others make single steps longer; where they had the machine
- * in each of them, it cannot be judged. */
+/* Measured step by step, from outside. The least of some rounds counts, as others make single steps longer;
+ * where they had the machine in each round, it cannot be judged. */
 static void test_steps_are_alike(void **state)
 {
     double p95 = 1e9, p99 = 1e9, least_others = 1;
@@ -278,7 +282,7 @@ static void test_steps_are_alike(void **state)
     assert_true(is_right || least_others >= 0.05);
 }
 
-/* Sleeps are spans of their own: all of them, and nothing of them is in a span that computes. */
+/* Sleeps have spans of their own: all of them, and no span of computation holds a part of one. */
 static void test_sleeps_are_traced(void **state)
 {
     (void)state;

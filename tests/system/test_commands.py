@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What README.md, docs/*.md, examples/README.md, CONTRIBUTING.md and bench/README.md tell a reader to type works, in an
-installed tree or beside build/.
+"""The commands of README.md, docs/*.md, examples/README.md, CONTRIBUTING.md and bench/README.md work, in an installed tree
+or beside build/.
 
     test_commands.py SOURCE BUILD
 
@@ -26,8 +26,13 @@ import time
 
 from free_port import take_port
 
+# Promise: Every command in README and docs runs as written, or is listed with the reason why not, and every flag
+# there exists.
+# Promise: README's comparison and make demo have the seeds to claim what they show.
+# Promise: The examples build from an installed tree.
+
 AT_ONCE = 4  # pages
-CUT = 100  # images, and samples between two checkpoints, are so many times fewer
+CUT = 100  # images, and samples between two checkpoints, are divided by this
 NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"^make |^bench/(?!run.py --list)|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
     r"^tests/gpu/|--device=cuda|^entrain gpus|^build/entrain gpus": "a GPU: tests with the label gpu",
@@ -60,7 +65,7 @@ CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--dat
 
 
 def blocks(page):
-    """(first line, lines) of each fenced or indented block that is no C."""
+    """(first line, lines) of each fenced or indented block that is not C."""
     block, fence = [], None
     for number, line in enumerate(page.read_text().splitlines() + [""], 1):
         if line.startswith("```"):
@@ -103,7 +108,7 @@ def make_set(folder):
 
 
 def script(lines, small, port):
-    """The block as a program: what is by hand, in terminals of its own, runs at once."""
+    """The block as a program: commands for terminals of their own run at the same time."""
     said = ["set -e", "pids="]
     for line in lines:
         line = re.sub(r"\s+#.*", "", line)
@@ -138,13 +143,13 @@ def promised(lines, here):
 
 
 def can_claim(folder):
-    """A study that could claim nothing, whatever came out, is no example of one."""
+    """Whether a study has enough seeds to claim a difference, as an example should."""
     claims = json.loads((folder / "compare.json").read_text())["plan"]
     return claims["comparisons"] and min(claims["seeds"].values()) >= claims["seeds_needed"]
 
 
 def check_demo(source, build, top):
-    """What `make demo` plans, as far as its first run."""
+    """The plan of `make demo`, as far as its first run."""
     out = top / "demo"
     env = {**os.environ, "OUT": str(out), "DEMO_FLAGS": f"--data-dir={top / 'set'} --holdout=50 --limit-test-samples=50 --quiet"}
     demo = subprocess.Popen([source / "tools/demo.sh", build], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -157,7 +162,7 @@ def check_demo(source, build, top):
 
 
 def installed(prefix):
-    """The environment of who has installed into a prefix of their own."""
+    """The environment of a user who has installed into a prefix of their own."""
     pc = next(prefix.glob("lib/**/entrain.pc")).parent
     return {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}", "PKG_CONFIG_PATH": str(pc),
             "LD_LIBRARY_PATH": str(pc.parent)}
@@ -227,7 +232,7 @@ def check_flags(pages, build):
 
 
 def check_installed(source, top):
-    """What is installed is enough for both examples, by pkg-config and by make."""
+    """The installed files are enough for both examples, by pkg-config and by make."""
     prefix, work = top / "prefix", top / "outside"
     shutil.copytree(prefix / "share/doc/entrain/examples", work)
     for part in ("README.md", "docs/write-a-strategy.md", "examples/Makefile", "strategies/ps.c", "tools/img2idx.py"):

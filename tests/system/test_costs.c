@@ -1,15 +1,17 @@
-/* test_costs.c - cost() on real transport: figures for both, the same on all ranks, and not a bit of the
- * training differs from one that never asked. */
+/* test_costs.c - cost() on real transport: figures for call and all-reduce, the same on all ranks, and the
+ * same bytes as a run that never calls it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/run.h"
 
+/* Promise: cost() gives all ranks the same figures and changes no bit of the training. */
+
 #define JOB                                                                                                  \
     "--device=ref --model=mlp " MADE_UP " --steps=12 --batch-size=4 --momentum=0.9 --threads=1 --quiet"
 
-/* What a rank has logged of bucket 0: "call X all-reduce Y". */
+/* The text that a rank logged about bucket 0: "call X all-reduce Y". */
 static void figures_of(const char *err, int rank, char out[128])
 {
     char begin[64];

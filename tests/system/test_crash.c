@@ -1,10 +1,12 @@
-/* test_crash.c - a function of a plugin that ends the process or never returns, in a rank, in psd and in
- * `entrain sim`: one sentence names the function, the plugin and the place, the exit is not 0, and nobody is
- * left. */
+/* test_crash.c - a function of a plugin ends the process or never returns, in a rank, in psd and in `entrain sim`: one
+ * sentence names the function, the plugin and the place, the exit code is not 0, and no process is left. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: A plugin that crashes, exits or hangs causes one sentence with function, plugin, rank, step and
+ * bucket, and an exit code other than 0. */
 
 #define PLUGIN EN_BUILD_DIR "/test/plugins/crash.so"
 #define BY_HAND                                                                                              \
@@ -13,22 +15,18 @@
 enum { WITHIN = 30 };
 
 typedef struct deed {
-    const char *name, *words;
+    const char *name, *words, *more; /* of one line; `more`: "" for none */
 } deed;
-static const deed deeds[] = {{"segv", "crashed: Segmentation fault (SIGSEGV)"},
-                             {"fpe", "crashed: Floating point exception (SIGFPE)"},
-                             {"abort", "crashed: Aborted (SIGABRT)"},
-                             {"exit", "called exit(0)"},
-                             {"exit2", "called exit(2)"},
-                             {"quick", "called quick_exit(0)"},
-                             {"leave", "called _exit(0)"},
-                             {"overflow", "crashed: Segmentation fault (SIGSEGV), its stack overflowed"},
-                             {"loop", "has not returned for 0.5 s (--hook-timeout)"}};
+static const deed deeds[] = {{"segv", "(SIGSEGV)", ""},          {"fpe", "(SIGFPE)", ""},
+                             {"abort", "(SIGABRT)", ""},         {"exit", " exit(0)", ""},
+                             {"exit2", " exit(2)", ""},          {"quick", " quick_exit(0)", ""},
+                             {"leave", " _exit(0)", ""},         {"overflow", "(SIGSEGV)", "stack"},
+                             {"loop", "0.5 s", "--hook-timeout"}};
 
 typedef struct hook {
     const char *name;
     int is_store;
-    const char *place; /* begins so */
+    const char *place; /* how the line about it begins */
 } hook;
 static const hook hooks[] = {{"open", 0, "open of crash (rank 1"},
                              {"plan", 0, "plan of crash (rank 1, bucket 0)"},
@@ -44,13 +42,13 @@ static const hook hooks[] = {{"open", 0, "open of crash (rank 1"},
                              {"on_member", 1, "on_member of crash-store (shard 0, bucket 0, version "}};
 enum { DEEDS = sizeof deeds / sizeof *deeds, HOOKS = sizeof hooks / sizeof *hooks };
 
-/* Ends not with 0, and says it once. */
+/* It ends with another code than 0, and says so once. */
 static void expect(process *p, const char *what, const hook *h, const deed *d)
 {
     const int code = process_wait(p, WITHIN);
-    if (code == 0 || process_says(p, h->place, d->words) != 1)
-        fail_msg("%s, %s in %s: exit %d; one line with \"%s\" and \"%s\" is expected:\n%s", what, d->name,
-                 h->name, code, h->place, d->words, process_err(p));
+    if (code == 0 || process_says(p, h->place, d->words) != 1 || process_says(p, d->words, d->more) == 0)
+        fail_msg("%s, %s in %s: exit %d; one line with \"%s\", \"%s\" and \"%s\" is expected:\n%s", what,
+                 d->name, h->name, code, h->place, d->words, d->more, process_err(p));
 }
 
 static void run(const hook *h, const deed *d)
@@ -63,7 +61,7 @@ static void run(const hook *h, const deed *d)
     process_nobody_left(WITHIN);
 }
 
-/* Every function, and every deed: the rest of the table is for sim, where a run takes no time. */
+/* Every function, and every deed. The whole table is for sim, where a run takes no time. */
 static void test_in_a_run(void **state)
 {
     (void)state;
@@ -94,7 +92,7 @@ static void test_in_sim(void **state)
     promise("the same sentence under entrain sim: %d of %d functions, each in %d ways", HOOKS, HOOKS, DEEDS);
 }
 
-/* What is called before there is a run: in ranks, and in the command itself. */
+/* Functions that are called before the run begins: in ranks, and in the command itself. */
 static void test_outside_of_steps(void **state)
 {
     static const struct {
@@ -117,7 +115,7 @@ static void test_outside_of_steps(void **state)
     }
 }
 
-/* Who leaves says nothing of itself where nobody asks: the process itself does. */
+/* All ranks leave, so no other rank can say it: each process reports itself. */
 static void test_everybody(void **state)
 {
     (void)state;
@@ -125,7 +123,7 @@ static void test_everybody(void **state)
     process_start(&p, "entrain", NULL,
                   "run -n 2 " BY_HAND " --strategy=" PLUGIN ":hook=submit,deed=leave,everybody=1");
     const int code = process_wait(&p, WITHIN);
-    if (code == 0 || process_says(&p, "submit of crash (rank ", "called _exit(0)") != 1)
+    if (code == 0 || process_says(&p, "submit of crash (rank ", " _exit(0)") != 1)
         fail_msg("all ranks leave: exit %d:\n%s", code, process_err(&p));
     process_nobody_left(WITHIN);
 }
@@ -147,12 +145,12 @@ static void psd_by_hand(const deed *d)
                       d->name, r, port);
     for (int r = 0; r < 2; r++) {
         assert_int_not_equal(process_wait(&rank[r], WITHIN), 0);
-        assert_int_equal(process_says(&rank[r], "psd (pid", "died"), 1);
+        assert_int_equal(process_says(&rank[r], "psd (pid", SAYS_DIED), 1);
     }
     expect(&psd, "psd by hand", &hooks[8], d);
 }
 
-/* Without a launcher: the process itself says it, and the others name who died. */
+/* Without a launcher: the process itself says it, and the others name the one that died. */
 static void test_by_hand(void **state)
 {
     (void)state;
@@ -165,22 +163,23 @@ static void test_by_hand(void **state)
                                   "--rendezvous=tcp://127.0.0.1:%d",
                           deeds[d].name, r, port);
         assert_int_not_equal(process_wait(&rank[0], WITHIN), 0);
-        assert_int_equal(process_says(&rank[0], "rank 1 (pid", "died"), 1);
+        assert_int_equal(process_says(&rank[0], "rank 1 (pid", SAYS_DIED), 1);
         expect(&rank[1], "a rank by hand", &hooks[3], &deeds[d]);
         psd_by_hand(&deeds[d]);
     }
     promise("the same by hand: the process itself says it, and whoever is left names who died");
 }
 
-/* Longer than a moment, and within the limit: said while it lasts. */
+/* A call that is long and within the limit is reported while it lasts. */
 static void test_long(void **state)
 {
     (void)state;
     process p;
     process_start(&p, "entrain", NULL,
                   "run -n 2 " BY_HAND " --hook-timeout=7s --strategy=" PLUGIN ":hook=submit,deed=loop");
-    wait_for_line(&p, "submit of crash (rank 1, step 2, bucket 0) has been running for 5 s", WITHIN);
-    const deed late = {"loop", "has not returned for 7 s (--hook-timeout)"};
+    const char *line = wait_for_line(&p, "submit of crash (rank 1, step 2, bucket 0)", WITHIN);
+    if (!text_has(line, "5 s")) fail_msg("it should say how long: %s", line);
+    const deed late = {"loop", "7 s", "--hook-timeout"};
     expect(&p, "run", &hooks[3], &late);
 }
 

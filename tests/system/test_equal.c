@@ -1,4 +1,5 @@
-/* test_equal.c - one idea of a step: the ring, the server and one process end with the same bytes.
+/* test_equal.c - a step means the same everywhere: the ring, the server and one process end with the same
+ * bytes.
  *
  *     test_equal cpu|ref
  *
@@ -12,6 +13,10 @@
 
 #include "tests/system/bad_files.h"
 #include "tests/system/run.h"
+
+/* Promise: ring, ps-sync and one process end with the same bytes, on cpu and ref, for every optimizer,
+ * network, shard and batch tried.
+ * Promise: One worker is solo in every synchronous strategy, whatever the batch. */
 
 #define STEPS    200
 #define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
@@ -29,7 +34,7 @@ typedef struct arm {
     const char *name, *flags;
 } arm;
 
-/* Everything but who computes and who sums. */
+/* All flags but those that choose where gradients are computed and summed. */
 static const char *job(int w)
 {
     static char text[512];
@@ -83,8 +88,8 @@ static void test_rank_order(void **state)
     }
 }
 
-/* In a world of one the rank averages, or the server, or nobody; x * 15 * (1 / 15) would not be x. Of 97 samples the
- * last step of an epoch has 7, 37 or 33. */
+/* In a world of one the rank averages, or the server, or neither; x * 15 * (1 / 15) would not be x. The last
+ * step of an epoch has 7, 37 or 33 of 97 samples. */
 static void test_one_worker(void **state)
 {
     static const char *const strategies[] = {"ring",        "ps-sync",         "hierarchical", "hybrid:auto",
@@ -111,7 +116,7 @@ static void test_one_worker(void **state)
             device);
 }
 
-/* Whose steps are counted, and differently in each of them: the bias corrections need it. */
+/* AdamW counts its steps for the bias corrections, and each place counts in its own way. */
 static void test_adamw(void **state)
 {
     (void)state;
@@ -126,7 +131,7 @@ static void test_adamw(void **state)
     optimizer = NESTEROV;
 }
 
-/* Shards and buckets cut tensors, and groups cut both. */
+/* Shard and bucket boundaries lie inside tensors, and those of parameter groups inside both. */
 static void test_groups(void **state)
 {
     char hash[3][HASHES];
@@ -137,7 +142,7 @@ static void test_groups(void **state)
     const char *solo = "-n 1 --strategy=solo --accumulate=2";
     optimizer = NESTEROV " --decay=all --bucket-cap-mb=0.3";
     assert_string_not_equal(hash[0], train_hash(120, "%s %s", solo, job(2)));
-    optimizer = "--decay=weights --weight-decay=0"; /* groups that are alike are none */
+    optimizer = "--decay=weights --weight-decay=0"; /* equal groups are one */
     snprintf(hash[1], sizeof hash[1], "%s", train_hash(120, "%s %s", solo, job(2)));
     optimizer = "";
     snprintf(hash[2], sizeof hash[2], "%s", train_hash(120, "%s %s", solo, job(2)));
@@ -147,7 +152,7 @@ static void test_groups(void **state)
             device);
 }
 
-/* The server learns the samples that the ranks make of epochs. */
+/* The server gets amounts in samples, which the ranks make of epochs. */
 static void test_schedules(void **state)
 {
     static const char *const written[] = {
@@ -171,7 +176,7 @@ static void test_schedules(void **state)
             device);
 }
 
-/* The images of resnet18, which several tests want. */
+/* The images of resnet18, shared by several tests. */
 static void have_colours(void)
 {
     static bool is_written;
@@ -179,7 +184,8 @@ static void have_colours(void)
     is_written = true;
 }
 
-/* Running statistics too: one process that plays W ranks picks among its W as they do. Weights, space, buffers. */
+/* Running statistics too: one process that plays W ranks chooses among its W as the ranks do. Weights, space,
+ * buffers. */
 static void expect_same_statistics(const char *mode, char seen[HASHES])
 {
     bn_stats = mode;
@@ -270,7 +276,8 @@ static void test_threads_again(void **state)
             device, TIMES);
 }
 
-/* Of weights that hardly move, on one batch again and again, running statistics come to be that batch's. */
+/* With weights that hardly move, on the same batch again and again, running statistics become those of the
+ * batch. */
 static void test_recomputed(void **state)
 {
     double loss[2];
@@ -288,7 +295,7 @@ static void test_recomputed(void **state)
         fail_msg("the loss is %.9g by running statistics and %.9g by recomputed ones", loss[0], loss[1]);
 }
 
-/* The TCP ring rotates the order of the sum per chunk; everybody else can follow it. With two ranks the
+/* The TCP ring rotates the order of the sum per chunk; every other path can follow it. With two ranks the
  * rotation changes nothing, with three it must, or the flag would do nothing. */
 static void test_ring_order(void **state)
 {

@@ -1,5 +1,5 @@
-/* test_gpu_equal.c - on a GPU, too, there is one idea of a step: ranks that share it, a server and one
- * process end with the same bytes, however their work was interleaved.
+/* test_gpu_equal.c - a step means the same on a GPU too: ranks that share it, a server and one process end
+ * with the same bytes, however their work was interleaved.
  *
  *     solo --accumulate=W      ALONE    mean and step on the GPU
  *     ring                     SHARED   each rank steps its slice, through CUDA IPC
@@ -8,13 +8,16 @@
  *     ps-sync                  staged   psd steps on the CPU
  *
  * each with the step recorded as a graph and without. 33 samples leave one in the last step of an epoch at
- * every W here, so that all ranks but 0 have none. On the simulated GPU every run has another order of work.
- */
+ * every W here, so all ranks but 0 have no sample in it. On the simulated GPU every run has another order of
+ * work. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/gpu.h"
+
+/* Promise: ring on a shared GPU, staged ring, ps-sync and solo end with the same bytes, with and without
+ * graph, in any order of the GPU's work. */
 
 #define EXACT    "--device=cuda --deterministic --data=synthetic --limit-test-samples=8"
 #define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
@@ -47,9 +50,9 @@ static const char *job(const char *model)
     return text;
 }
 
-/* Bytes as the formula has them; of them each of W ranks reads on the device W - 1 slices of gradients, and
- * its slice of the weights: as much as one model per rank, (W - 1) / W of it from others. NCCL shows no bytes
- * of its own, and says so. */
+/* Bytes equal the formula's. Each of W ranks reads W - 1 slices of gradients on the device, and its slice of
+ * the weights: one model per rank, (W - 1) / W of it from others. NCCL does not show its bytes, and
+ * result.json says so. */
 static void expect_bytes(const json_t *r, int w)
 {
     const double payload = number_at(r, "payload_bytes"), padding = number_at(r, "padding_bytes");
@@ -63,7 +66,7 @@ static void expect_bytes(const json_t *r, int w)
     assert_true(fabs(number_at(r, "shm_bytes") - (is_nccl ? 0 : w * model)) <= 0.001 * theory);
 }
 
-/* The hash of its weights; the run must have gone the way that was meant. */
+/* The hash of its weights; the run must have taken the intended path. */
 static const char *hash_of(int w, const char *flags, const char *model, const char *vectors)
 {
     static char hashes[4][144]; /* of the weights, and of the running statistics where there are some */
@@ -94,7 +97,7 @@ static void expect_same(const char *model, int w)
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         if (arms[i].has_no_ipc && !gpu_is_simulated()) continue;
         gpu_fake("FAKE_GPU_NO_IPC", arms[i].has_no_ipc ? "1" : NULL);
-        const int is_one = w == 1 && arms[i].has_no_ipc; /* there is nobody to share memory with */
+        const int is_one = w == 1 && arms[i].has_no_ipc; /* no rank shares its memory */
         const char *hash = hash_of(w, arms[i].flags, model, is_one ? "gpu" : arms[i].vectors);
         if (strcmp(solo, hash) != 0)
             fail_msg("%s, W = %d: solo ends with %s, %s with %s", model, w, solo, arms[i].name, hash);
@@ -181,7 +184,7 @@ static void test_nccl(void **state)
             gpu_is_simulated() ? " (simulated)" : "", loss[1], loss[0]);
 }
 
-/* Slices of one GPU: NCCL refuses them, and the run does not end with that. */
+/* Slices of one GPU: NCCL refuses them, and the run continues without it. */
 static void test_slices(void **state)
 {
     (void)state;
@@ -192,7 +195,7 @@ static void test_slices(void **state)
                         hash_of(1, "--strategy=solo --accumulate=2", "mlp", "gpu"));
 }
 
-/* What rank 0 says of a group of one. */
+/* The transport that rank 0 reports for a group of one. */
 static void test_nccl_alone(void **state)
 {
     (void)state;

@@ -1,17 +1,19 @@
 /* test_gpu_overflow.c - fp16: a gradient that is too large for its type is left out, the same way on every
- * path, and the loss scale that follows from it outlives the process. Batches of one sample and a scale of
- * 65536 overflow within the first steps. */
+ * path, and a resumed run has the loss scale that follows from it. Batches of one sample and a scale of 65536
+ * overflow within the first steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/gpu.h"
 
+/* Promise: A gradient that overflows in fp16 is left out of its step, with the same bytes on every path. */
+
 #define HALF                                                                                                 \
     "--device=cuda --deterministic --precision=fp16 --model=mlp --data=synthetic --limit-train-samples=50 "  \
     "--limit-test-samples=32 --batch-size=1 --epochs=2 --lr=0.05 --momentum=0.9 "
 
-/* What was computed was applied, or left out and counted. */
+/* Samples were applied, or left out and counted. */
 static double expect_counted(const json_t *r)
 {
     const double overflows = number_at(r, "gpu.overflows");
@@ -72,8 +74,8 @@ static void test_one_process(void **state)
     }
 }
 
-/* Weights too large for fp16 overflow in every rank, whatever the scale: then no step moves anything,
- * momentum and weight decay neither, and nobody waits for a step that does not come. */
+/* Weights too large for fp16 overflow in every rank, at any scale: then no step changes anything, not by
+ * momentum or weight decay either, and no rank waits for a step that never comes. */
 static void test_nobody_counts(void **state)
 {
     static const char *const ways[] = {"-n 2 --strategy=ring",
@@ -114,7 +116,7 @@ static void test_nobody_counts(void **state)
             gpu_is_simulated() ? " (simulated)" : "");
 }
 
-/* From the middle of the run on: without the scale in the checkpoint it would overflow once more. */
+/* Resumes in the middle of the run: without the scale in the checkpoint it would overflow once more. */
 static void test_resumed(void **state)
 {
     char folder[200], first[80];

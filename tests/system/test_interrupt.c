@@ -1,5 +1,5 @@
-/* test_interrupt.c - Ctrl-C, SIGTERM, `entrain stop`: the run ends within a second wherever it is, blames
- * nobody, and leaves a result that says "interrupted". */
+/* test_interrupt.c - Ctrl-C, SIGTERM, `entrain stop`: the run ends within a second in any phase, blames no
+ * rank, and leaves a result with "interrupted". */
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,6 +10,10 @@
 #include "runtime/net/process.h"
 #include "tests/system/job.h"
 #include "tests/system/run.h"
+
+/* Promise: Ctrl-C, SIGTERM and entrain stop end a run within 1 s, with a result and a checkpoint.
+ * Promise: A program started with SIGCHLD ignored, SIGTERM blocked or SIGINT ignored runs and ends as it
+ * should. */
 
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
@@ -48,7 +52,7 @@ static void expect_interrupted(const char *out)
 
 static void expect_no_blame(const process *p)
 {
-    if (process_says(p, "died", "") + process_says(p, "broken", "") + process_says(p, " E ", "") != 0)
+    if (process_says(p, SAYS_DIED, "") + process_says(p, " E ", "") != 0)
         fail_msg("nobody is to blame, but it said:\n%s", process_err(p));
 }
 
@@ -71,7 +75,7 @@ static double interrupt_run(job *j, int signal_number)
 
 /* ---- in quick steps: the early end in good order ------------------------------------------------------- */
 
-/* The weights are saved, and the result has everybody's figures: it is no abort. */
+/* The weights are saved, and the result has all ranks' figures: the run was not aborted. */
 static void stop_in_steps(const char *strategy, int signal_number)
 {
     job j;
@@ -103,7 +107,7 @@ static void test_in_steps(void **state)
 
 /* ---- what the caller left us -------------------------------------------------------------------------- */
 
-/* Ignored, SIGCHLD takes the exit codes of children with it; this is kept over exec. */
+/* With SIGCHLD ignored, exit codes of children are lost; exec keeps it ignored. */
 static void test_children_are_waited_for(void **state)
 {
     process good, bad;
@@ -133,8 +137,8 @@ static void test_blocked_signals_are_heard(void **state)
     process_nobody_left(GUARD);
 }
 
-/* A shell starts its background jobs so: Ctrl-C is for the one in front. Of two signals that wait, SIGINT would be
- * taken first. */
+/* A shell starts its background jobs like this: Ctrl-C is for the one in the foreground. If both signals
+ * wait, SIGINT is delivered first. */
 static void test_an_ignored_signal_stays_ignored(void **state)
 {
     job j;
@@ -160,7 +164,7 @@ static void all_become(const job *j, eni_process_state state)
     }
 }
 
-/* It stops whole, for longer than a peer may be silent, and goes on as if nothing had been. */
+/* The whole run stops for longer than the peer timeout, and then continues undisturbed. */
 static void test_ctrl_z(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
@@ -193,7 +197,7 @@ static void test_in_join(void **state)
     promise("Ctrl-C while joining: after %.2f s", interrupt_run(&j, SIGINT));
 }
 
-/* A step takes many seconds: it is not waited for. */
+/* The end does not wait for a step of many seconds. */
 static void test_in_a_long_step(void **state)
 {
     job j;
@@ -274,7 +278,7 @@ static void test_by_hand(void **state)
     }
 }
 
-/* Only one of them hears it: the wish is everybody's. */
+/* Only one process gets the signal, and the whole run ends. */
 static void test_one_rank(void **state)
 {
     job j;

@@ -1,4 +1,4 @@
-/* test_intruder.c - a run under attack ends like one that is left alone: the same bytes, little memory, each
+/* test_intruder.c - a run under attack ends like an undisturbed one: the same bytes, little memory, each
  * refusal counted, each process alive. The attack begins before the ranks join. */
 #include <stdio.h>
 #include <string.h>
@@ -6,13 +6,15 @@
 #include "tests/system/intruder.h"
 #include "tests/system/run.h"
 
+/* Promise: A run under attack ends with the bytes of an undisturbed one and grows little. */
+
 #define RUN                                                                                                  \
     "--log-every=100000 --data=synthetic --device=ref --model=toy --limit-train-samples=2000 "               \
     "--limit-test-samples=16 --batch-size=4 --threads=1 --transport=tcp "
 
 enum { STARTS_WITHIN = 60, ENDS_WITHIN = 150, MEMORY_MIB = 64, ROUNDS = 3 };
 
-/* What a run left behind. */
+/* The outcome of a run. */
 typedef struct ended {
     char hash[65];
     double seconds;
@@ -162,8 +164,8 @@ static void expect_refusals(const ended *alone, const ended *attacked, int has_t
     assert_true(number_at(psd, "repeats") == 0 && number_at(psd, "nonfinite") == 0);
 }
 
-/* Of a time the best of some rounds counts: what else the machine does makes it longer, never shorter. All
- * the rest holds in every round. */
+/* The best time of some rounds counts: other work on the machine makes it longer, never shorter. All other
+ * checks hold in every round. */
 static void attack_ps(const char *strategy, int nranks, int steps, int has_token)
 {
     int is_fast = 0;
@@ -187,7 +189,7 @@ static void test_ps_sync(void **state)
     attack_ps("ps-sync", 2, 20000, 1);
 }
 
-/* One asynchronous worker: the same bytes each time, and nobody to wait for. */
+/* One asynchronous worker: the same bytes each time, and no other rank to wait for. */
 static void test_ps_async(void **state)
 {
     (void)state;
@@ -209,7 +211,7 @@ static void test_ring(void **state)
     assert_true(is_fast);
 }
 
-/* Beyond loopback nothing is encrypted: each program that would listen there says so and does not. */
+/* Beyond loopback nothing is encrypted: each program refuses to listen there. */
 static void test_beyond_loopback(void **state)
 {
     (void)state;

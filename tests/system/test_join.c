@@ -1,10 +1,11 @@
-/* test_join.c - workers come to a run that goes on and leave it, are killed and let go, and psd too: who took part is in the
- * result with its end, every sample is applied once or said to be lost, and nothing of it all is left behind.
+/* test_join.c - workers join a running run and leave it, are killed or released, and psd too: the result has
+ * every participant with its end, every sample is applied once or reported as lost, and nothing is left
+ * behind.
  *
  *     test_system_join                a few churns
  *     test_system_join many 50 SEED   so many, for a night
  *
- * Each worker is so slow that there is a run to come to, however long it takes to come. */
+ * Each worker is slow enough that the run lasts until newcomers have joined. */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,6 +17,9 @@
 #include "core/rng.h"
 #include "tests/system/job.h"
 #include "tests/system/resumed.h"
+
+/* Promise: Workers join and leave ps-async and ssp beside kills of ranks and psd: every sample is applied
+ * once or reported lost. */
 
 #define STATE_EVERY 4
 #define TEXT_OF(x)  #x
@@ -76,19 +80,22 @@ static void leave(const trial *t, int rank)
     expect_code(&p, 0);
 }
 
-/* Exit 2, and one sentence with these words. */
-static void expect_refused(process *p, const char *sentence)
+/* Exit code 2, and one sentence with both words. */
+static void expect_refused(process *p, const char *first, const char *second)
 {
     expect_code(p, 2);
-    if (process_says(p, " E ", "") != 1 || process_says(p, " E ", sentence) != 1)
-        fail_msg("not one sentence with \"%s\":\n%s", sentence, process_err(p));
+    if (process_says(p, " E ", "") != 1 || process_names(p, first, second, "") != 1)
+        fail_msg("not one sentence with \"%s\" and \"%s\":\n%s", first, second, process_err(p));
 }
 
-static void refused(const trial *t, const char *sentence, const char *command, const char *argument)
+/* Refused by the leader for `command`; to `entrain leave` the sentence has the run's number, too. */
+static void refused(const trial *t, const char *word, const char *command, const char *argument)
 {
+    char run[24];
     process p;
-    process_start(&p, "entrain", NULL, "%s %d %s", command, (int)t->j.run.pid, argument);
-    expect_refused(&p, sentence);
+    snprintf(run, sizeof run, "%d", (int)t->j.run.pid);
+    process_start(&p, "entrain", NULL, "%s %s %s", command, run, argument);
+    expect_refused(&p, word, strcmp(command, "leave") == 0 ? run : "");
 }
 
 /* ---- what must come of it ---- */
@@ -121,18 +128,20 @@ static void expect_presence(const json_t *result, const char *ends)
     if (strcmp(found, ends) != 0) fail_msg("they took part as \"%s\", not \"%s\"", found, ends);
 }
 
-/* What dead ranks took with them is all that is not applied. Claims come from the loader's thread alone, which begins batch
- * `taken + DEPTH` at most (data/loader.c: two wait, none is claimed beyond them), and of those that were taken all are applied
- * but the last: an answer to each push is awaited before the next batch is taken (strategies/ps.c). So a rank has 3 that are
- * claimed and not applied, in whatever order it and psd die: a claim is in the journal before it is answered, a rank asks for
- * its last one only, by number, and gets the same again.
+/* All samples are applied but those that dead ranks held. Claims come from the loader's thread alone, which
+ * begins batch `taken + DEPTH` at most (data/loader.c: two wait, none is claimed beyond them), and all
+ * batches that were taken are applied but the last: the loop awaits the answer to each push before it takes
+ * the next batch (strategies/ps.c). So a rank has 3 that are claimed and not applied, in whatever order it
+ * and psd die: a claim is in the journal before it is answered, a rank asks for its last one only, by number,
+ * and gets the same again.
  *
- * Where psd is killed, too, what it had applied since its newest state on disk is lost with whoever cannot push it again: all
- * kept calls of the rank (client_step.h), and no more, for a rank whose queue is full waits until psd has saved
- * (make_room in runtime/client/client.c). It has room for 2 x --state-every + 8 (rank/exchange.c). How many are in it is the
- * disk's pace, not --state-every alone: while one state is being written all ranks go on. What a rank has pushed before a
- * state that psd came back with is safe for ever, so each dead rank counts once, however often psd is killed; and one that
- * died after psd's last death has lost nothing in this way. */
+ * Where psd is killed, too, what it had applied since its newest state on disk is lost with a rank that
+ * cannot push it again: all kept calls of the rank (client_step.h), and no more, as a rank whose queue is
+ * full waits until psd has saved (make_room in runtime/client/client.c). It has room for 2 x --state-every +
+ * 8 (rank/exchange.c). The pace of the disk decides how many are in it, not --state-every alone: all ranks
+ * continue while a state is written. Pushes before a state that psd came back with are safe, so each dead
+ * rank counts once, however often psd is killed; and a rank that died after psd's last death has lost nothing
+ * in this way. */
 static void expect_samples(const trial *t, const json_t *result, const char *ends)
 {
     const json_t *worker, *lost = json_object_get(result, "lost");
@@ -167,7 +176,7 @@ static void start_by_hand(const trial *t, process *p, const char *flags)
                   leader, t->samples, flags);
 }
 
-/* Enough has happened: one more comes, as fast as it can, and takes the rest. */
+/* Enough has happened: one more rank joins, at full speed, and takes the rest. */
 static void hurry(const trial *t, const char *more)
 {
     process p;
@@ -202,9 +211,10 @@ static void expect_theory(const json_t *result)
     assert_true(fabs(number_at(result, "staleness_theory") - expected) < 0.001);
 }
 
-/* The clock of a newcomer begins where the slowest is: at most BOUND + 1 pushes behind rank 0. It ends at most so many ahead, and
- * HELD that it has claimed when rank 0 gets no more. So it makes hardly more pushes than rank 0 does from then on. One that
- * began at 0 would hold the others until it had made up for all that they had done. */
+/* The clock of a newcomer begins where the slowest is: at most BOUND + 1 pushes behind rank 0. It ends at
+ * most as many ahead, and HELD that it has claimed when rank 0 gets no more. So it makes hardly more pushes
+ * than rank 0 does from then on. A clock that began at 0 would hold the others until the newcomer had caught
+ * up. */
 static void expect_clock(const json_t *result, int64_t step_of_0_before)
 {
     enum { BOUND = 2, HELD = 3 };
@@ -263,19 +273,16 @@ static void one_leaves_and_another_comes(void **state)
     begin(&t, "ps-async", 3, 4000, "");
     join(&t, &first, 1);
     has_come(&t, 2);
-    refused(&t,
-            "all 3 places of the run are taken: wait for one to become free, or start the run with a larger "
-            "--max-workers",
-            "join", "");
-    refused(&t, "rank 0 keeps the curve and the result", "leave", "0");
-    refused(&t, "it has no such rank", "leave", "3");
-    refused(&t, "\"x\" is no rank of run", "leave", "x");
+    refused(&t, "--max-workers", "join", "");
+    refused(&t, "rank 0", "leave", "0");
+    refused(&t, "rank", "leave", "3");
+    refused(&t, "x", "leave", "x");
     leave(&t, 2);
     expect_code(&first, 0);
-    refused(&t, "that rank is not here any more", "leave", "2");
+    refused(&t, "rank", "leave", "2");
     join(&t, &second, 1);
     has_come(&t, 3);
-    leave(&t, 1); /* one that was there from the start may, too */
+    leave(&t, 1); /* one of the first ranks may, too */
     job_wait(&t.j, 1, ENI_RANK_GONE, NULL, -1, COMES_WITHIN);
     hurry(&t, "");
     expect_code(&second, 0);
@@ -299,7 +306,7 @@ static void ctrl_c_of_join(void **state)
     join(&t, &one, 1);
     has_come(&t, 4);
     assert_int_equal(job_ask(&t.j, 4, &r), 1);
-    assert_int_equal(kill((pid_t)r.pid, SIGTERM), 0); /* that one, and not who has started it */
+    assert_int_equal(kill((pid_t)r.pid, SIGTERM), 0); /* the newcomer, not its starter */
     process_wait(&one, GUARD);
     hurry(&t, "");
     json_decref(expect_end(&t, "ssllls"));
@@ -309,11 +316,11 @@ static void ctrl_c_of_join(void **state)
 
 /* ---- who does not fit ---- */
 
-static void by_hand(const trial *t, const char *sentence, const char *flags)
+static void by_hand(const trial *t, const char *first, const char *second, const char *flags)
 {
     process p;
     start_by_hand(t, &p, flags);
-    expect_refused(&p, sentence);
+    expect_refused(&p, first, second);
 }
 
 static void who_does_not_fit_is_refused(void **state)
@@ -322,27 +329,26 @@ static void who_does_not_fit_is_refused(void **state)
     char flags[400];
     (void)state;
     begin(&t, "ps-async", 3, 4000, "");
-    by_hand(&t, "lr differs: the run has 0.02", "--max-workers=3 --lr=0.03");
-    by_hand(&t, "model differs: the run has mlp", "--max-workers=3 --lr=0.02 --model=toy");
-    by_hand(&t, "a newcomer was told --max-workers=4, the run --max-workers=3", "--max-workers=4 --lr=0.02");
+    by_hand(&t, "lr", "0.02", "--max-workers=3 --lr=0.03");
+    by_hand(&t, "model", "mlp", "--max-workers=3 --lr=0.02 --model=toy");
+    by_hand(&t, "--max-workers=4", "--max-workers=3", "--max-workers=4 --lr=0.02");
     snprintf(flags, sizeof flags, "--max-workers=3 --lr=0.02 --token-file=%s/token", system_folder());
     FILE *token = fopen(strstr(flags, "/tmp"), "we");
     assert_non_null(token);
     fprintf(token, "%032d\n", 7);
     fclose(token);
     assert_int_equal(chmod(strstr(flags, "/tmp"), 0600), 0);
-    by_hand(&t, "the job token is not this run's", flags);
+    by_hand(&t, "token", "", flags);
     hurry(&t, ""); /* what they lacked */
     json_decref(expect_end(&t, "sss"));
     promise("a newcomer of other flags, another model, another number of places, or without the token is "
             "refused");
 }
 
-/* Rank 1 is in its last step for some seconds, and everything is given out. */
+/* Rank 1 is in its last step for some seconds, and all micro-batches are assigned. */
 static void a_run_that_ends_takes_nobody(void **state)
 {
     trial t;
-    process p;
     (void)state;
     folder_for(t.out, "join");
     t.files = files_left("entrain");
@@ -352,14 +358,14 @@ static void a_run_that_ends_takes_nobody(void **state)
         "--limit-train-samples=160 --limit-test-samples=8 --straggler=1:40 --quiet",
         t.out);
     job_wait(&t.j, 0, -1, "finish", 0, COMES_WITHIN);
-    refused(&t, "the run is ending: all its micro-batches are given out", "join", "");
+    refused(&t, "micro-batches", "join", "");
     expect_code(&t.j.run, 0);
-    process_start(&p, "entrain", NULL, "join %d", (int)t.j.run.pid);
-    expect_refused(&p, "there is no run");
+    refused(&t, "entrain ps", "join", "");
     expect_nothing_left(&t);
 }
 
-/* Ends the run while a newcomer is on its way to it; the exit code of its `entrain join`. 1: it was there already. */
+/* Ends the run while a newcomer is about to join; the exit code of its `entrain join`. 1: it had joined
+ * already. */
 static int join_too_late(void)
 {
     trial t;
@@ -376,7 +382,9 @@ static int join_too_late(void)
     assert_int_equal(kill(newcomer, SIGCONT), 0);
     const int code = process_wait(&p, GUARD);
     process_nobody_left(GUARD);
-    assert_true(code == 1 || process_says(&p, " E ", "has ended; who waits to join it is called off") == 1);
+    char run[24];
+    snprintf(run, sizeof run, "%d", (int)t.j.run.pid);
+    assert_true(code == 1 || (process_says(&p, " E ", "") == 1 && process_names(&p, run, "", "") == 1));
     return code;
 }
 
@@ -456,7 +464,7 @@ static void one_leaves(churn *c, int rank)
     c->leaves++;
 }
 
-/* Until it is back, and rank 0 goes on. */
+/* Blocks until psd is back, and rank 0 continues. */
 static void psd_is_killed(churn *c)
 {
     const int64_t step = job_step(&c->t.j, 0);
@@ -465,14 +473,13 @@ static void psd_is_killed(churn *c)
     assert_true(psd > 0);
     assert_int_equal(kill(psd, SIGKILL), 0);
     for (pid_t next = psd; next <= 0 || next == psd; next = process_child(c->t.j.run.pid, "psd"))
-        assert_true(now_seconds() <
-                    deadline); /* what the dead one has written must not be read for the next one's */
+        assert_true(now_seconds() < deadline); /* the dead psd's output must not be read as the next one's */
     c->psds++;
     c->t.unsaved = c->kills * KEPT;
     job_wait(&c->t.j, 0, -1, NULL, step + 1, COMES_WITHIN);
 }
 
-/* Somebody may be killed, or have been asked to leave, at the moment at which psd is. */
+/* A rank may be killed, or asked to leave, at the moment at which psd is killed. */
 static void one_thing_happens(churn *c)
 {
     const int what = draw(c, 6), rank = a_newcomer(c);
@@ -486,7 +493,7 @@ static void one_thing_happens(churn *c)
     if (c->ends[rank] != 's') expect_code(&c->joiner[rank], c->ends[rank] == 'x');
 }
 
-/* So many things, or until 70 % of the micro-batches have been given out. */
+/* Does this many events, or as many as fit until 70 % of the micro-batches are assigned. */
 static void come_and_go(uint64_t seed, int things, int samples)
 {
     const int is_async = seed % 2 != 0;

@@ -2,14 +2,16 @@
  * one line that names the first victim, and nothing is left.
  *
  * Without arguments the quick part; "all": every row of the table. Phases are not guessed by time: the test
- * asks the leader where the ranks are, as `entrain ps` does, and holds them there: somebody is missing,
- * somebody is stopped, somebody is slow, or a device or the emulated network is. */
+ * reads the ranks' phases from the leader, as `entrain ps` does, and holds them there: a rank is missing,
+ * stopped or slow, or a device or the emulated network is slow. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/held.h"
 #include "tests/system/job.h"
+
+/* Promise: A death is named on all survivors within 2 s, in every phase, and nothing is left. */
 
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
@@ -28,7 +30,7 @@ typedef enum phase {
     FORWARD, /* stage 0 of rank 1 is in a forward, which its stage 1 waits for, and the other ranks for both */
     BACKWARD, /* stage 1 of rank 1 is in a backward, which its stage 0 waits for */
     PASS,     /* the stages of rank 1 sleep in their turns */
-    SPIN,     /* quick steps: whoever waits, waits by looking again and again */
+    SPIN,     /* quick steps: waiting ranks poll */
     WIRE,     /* pushes and answers are on a slow wire */
     SAVE,     /* a checkpoint at every step */
     EVALUATE, /* rank 0 evaluates; the others have left */
@@ -73,7 +75,7 @@ static const char *flags_of(phase p)
     return flags[p];
 }
 
-/* By hand a rank may be late, or stopped, as the test likes it. */
+/* By hand a rank may be late, or stopped, as the test chooses. */
 static void start_by_hand(job *j, const kill_case *c)
 {
     job_by_hand(j, c->strategy, 3, "%s %s %s", flags_of(c->phase), c->more, saves);
@@ -166,14 +168,14 @@ static void expect_one_line(const job *j, const process *p, const kill_case *c, 
 {
     char name[32], pid[32];
     snprintf(pid, sizeof pid, "(pid %d ", (int)job_pid(j, c->victim));
-    if (process_says(p, job_name(c->victim, name), pid) != 1 || process_says(p, "died", "") != 1)
+    if (process_says(p, job_name(c->victim, name), pid) != 1 || process_says(p, SAYS_DIED, "") != 1)
         fail_msg("%s: %s should name \"%s%s\" once, and nobody else; it said:\n%s", title, p->name, name, pid,
                  process_err(p));
-    if (j->is_run && process_says(p, "died", "Killed (SIGKILL)") != 1)
+    if (j->is_run && process_says(p, SAYS_DIED, "(SIGKILL)") != 1)
         fail_msg("%s: the launcher should tell the signal; it said:\n%s", title, process_err(p));
 }
 
-/* A rank that has left already is no survivor. */
+/* A rank that has left already does not count as a survivor. */
 static void expect_survivors(job *j, const kill_case *c, const char *title)
 {
     for (int who = JOB_PSD; who < j->n; who++) {
@@ -219,8 +221,8 @@ static void kill_it(const kill_case *c)
     }
     process_nobody_left(GUARD);
     const double took = stopwatch_read(&watch);
-    /* SIGKILL leaves nobody to take the token's file away; the next leader does not mind. On several hosts
-     * the token is a file also under a launcher. */
+    /* After SIGKILL the token's file stays; the next leader replaces it. On several hosts the token is a file
+     * also under a launcher. */
     const int leads = c->victim == (j.has_psd ? JOB_PSD : 0) || c->victim == JOB_LAUNCHER;
     expect_nothing_left(&j, title, files + (leads && (!c->is_run || c->phase == JOIN)));
     stopwatch_expect(&watch, took, ends_within, title);
@@ -375,7 +377,7 @@ static void test_stopped(void **state)
     process_nobody_left(GUARD); /* the stopped one neither */
     const double took = stopwatch_read(&watch);
     stopwatch_expect(&watch, took, silent_within, "the last one ended");
-    if (process_says(&j.run, "rank 1 ", "stopped") != 1 || process_says(&j.run, "died", "") != 0)
+    if (process_says(&j.run, "rank 1 ", "SIGSTOP") != 1 || process_says(&j.run, SAYS_DIED, "") != 0)
         fail_msg("it should say once that rank 1 is stopped, and not that it died:\n%s", process_err(&j.run));
     promise("SIGSTOP under entrain run: told from death, all ended after %.2f s (bound %g s)", took,
             silent_within);

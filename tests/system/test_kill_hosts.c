@@ -1,12 +1,14 @@
 /* test_kill_hosts.c - a process on another host is killed, a host goes silent: network namespaces.
  *
- * A killed process' kernel closes its connections, so it is noticed at once. A host without a cable says
- * nothing: it is lost after the peer timeout of 5 s, and from where it stands the others are. */
+ * A killed process' kernel closes its connections, so it is noticed at once. A host without a cable is
+ * silent: it is lost after the peer timeout of 5 s, and from its side the others are lost. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/outer.h"
+
+/* Promise: A death on another host is named at once, and a silent host within 7 s. */
 
 #define LONG_JOB                                                                                             \
     "--device=ref --model=toy --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "             \
@@ -15,7 +17,8 @@
 enum { HOSTS = 3, STARTS_WITHIN = 60, PSD = HOSTS };
 static const double ends_within = 2, silent_within = 7;
 
-/* all[0 .. 2]: a rank on each host; all[3]: psd on host 0, if the strategy wants one. Returns how many. */
+/* all[0 .. 2]: a rank on each host; all[3]: psd on host 0, if the strategy wants one. Returns their
+ * number. */
 static int start(process *all, const char *strategy)
 {
     const char *token = outer_token_file();
@@ -41,8 +44,8 @@ static void expect(process *all, int n, int victim, const char *name, const char
         const int code = process_wait(&all[i], GUARD);
         if (code != 1) fail_msg("%s ended with %d:\n%s", all[i].name, code, process_err(&all[i]));
         /* A wait that is explained in the same moment may name it too, as silent. */
-        if (process_says(&all[i], "died", name) != 1 || process_says(&all[i], "died", how) != 1 ||
-            process_says(&all[i], "died", "") != 1)
+        if (process_says(&all[i], SAYS_DIED, name) != 1 || process_says(&all[i], SAYS_DIED, how) != 1 ||
+            process_says(&all[i], SAYS_DIED, "") != 1)
             fail_msg("%s should name \"%s\" once (%s):\n%s", all[i].name, name, how, process_err(&all[i]));
     }
     const double took = stopwatch_read(watch);
@@ -57,7 +60,7 @@ static void kill_there(const char *strategy, int victim, const char *name)
     const int n = start(all, strategy);
     stopwatch watch = stopwatch_start();
     process_kill(&all[victim], SIGKILL);
-    expect(all, n, victim, name, "its connection closed", ends_within, &watch);
+    expect(all, n, victim, name, "connection", ends_within, &watch);
     process_wait(&all[victim], GUARD);
     process_nobody_left(GUARD);
 }
@@ -71,7 +74,7 @@ static void test_killed(void **state)
     kill_there("ps-async", PSD, "psd ");
 }
 
-/* The one without a cable ends too: whom it names depends on where its leader is. */
+/* The rank without a cable ends too: the rank that it names depends on its leader's host. */
 static void unplug(const char *strategy, int host, const char *name)
 {
     process all[HOSTS + 1];

@@ -4,6 +4,9 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: mpirun of Open MPI and of MPICH starts workers that end with entrain run's bytes; MVAPICH2 is
+ * tried by its variables only. */
+
 static void run_with(const char *name, const char *flags)
 {
     process p;
@@ -37,7 +40,7 @@ static void test_mpich(void **state)
     run_with("mpirun.mpich", "-launcher fork");
 }
 
-/* The defaults of a user who knows nothing of ports. */
+/* The defaults, without a port in any flag. */
 static void test_server(void **state)
 {
     process psd, p;
@@ -63,7 +66,7 @@ static void test_server(void **state)
     promise("mpirun -n 3 worker --strategy=ps-sync with a psd by hand: the bytes of entrain run");
 }
 
-/* Ranks on two hosts, of which Open MPI says only how many are on each. */
+/* Ranks on two hosts: Open MPI says only how many are on each. */
 static void test_hosts_without_a_meeting_place(void **state)
 {
     process p;
@@ -73,7 +76,7 @@ static void test_hosts_without_a_meeting_place(void **state)
                   "OMPI_COMM_WORLD_LOCAL_SIZE=2",
                   "--strategy=ring " OUTER_ALONE " " OUTER_JOB);
     outer_expect_end(&p, 2);
-    assert_int_equal(process_says(&p, "2 of 4 ranks are on this host", "--rendezvous=tcp://HOST:PORT"), 1);
+    assert_int_equal(process_names(&p, "2", "4", "--rendezvous=tcp://HOST:PORT"), 1);
 }
 
 int main(void)

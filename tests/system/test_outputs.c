@@ -1,5 +1,5 @@
-/* test_outputs.c - the folder of --out: one writer at a time, what it holds is replaced with --overwrite
- * only, an unfinished run goes on with --resume, and a recorded config writes nowhere. */
+/* test_outputs.c - the folder of --out: one run writes there at a time, only --overwrite replaces its files, --resume
+ * continues an unfinished run, and a recorded config names no folder to write to. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,12 +11,15 @@
 #include "tests/system/resumed.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: One run writes to an --out folder at a time; it is replaced by --overwrite only, and nobody's
+ * own files are removed. */
+
 #define JOB     "--device=ref --model=toy --batch-size=2 --lr=0.01"
 #define ENDLESS JOB " --steps=100000000 --limit-test-samples=8"
 
 enum { PATIENCE = 4 * GUARD }; /* seconds for a whole run or study, beside seven others on a busy machine */
 
-/* What find says of a folder's entries. */
+/* The output of find for a folder's entries. */
 static void find(const char *out, const char *format, char *text, size_t bytes)
 {
     char command[512];
@@ -27,8 +30,8 @@ static void find(const char *out, const char *format, char *text, size_t bytes)
     assert_int_equal(pclose(pipe), 0);
 }
 
-/* By name, size, time and number, so that nothing can have been touched unseen; by name and number only,
- * which a run that goes on does not change. */
+/* look: name, size, time and inode, so that no change goes unseen. list: name and inode only, which a run that is still
+ * writing does not change. */
 static void look(const char *out, char *text, size_t bytes)
 {
     find(out, "%p %s %T@ %i %l", text, bytes);
@@ -67,7 +70,7 @@ static void wait_for_file(const process *p, const char *out, const char *name)
     }
 }
 
-/* Runs `program` with these flags and --out; the exit code, and that its stderr has both. */
+/* Runs `program` with these flags and --out; checks its exit code, and that a line of its stderr has both words. */
 static void expect(int code, const char *program, const char *out, const char *flags, const char *first,
                    const char *second)
 {
@@ -132,7 +135,7 @@ static void test_one_writer_at_a_time(void **state)
         process q;
         process_start(&q, others[i].program, NULL, "%s --threads=1 --quiet --out=%s", others[i].flags, out);
         const int code = process_wait(&q, PATIENCE);
-        if (code != 2 || process_says(&q, "another run writes there", out) != 1)
+        if (code != 2 || process_says(&q, out, "`entrain ps`") != 1)
             fail_msg("%s: exit %d\n%s", others[i].flags, code, process_err(&q));
     }
     list(out, after, sizeof after);
@@ -151,28 +154,27 @@ static void test_what_is_there_stays(void **state)
     folder_for(out, "done");
     finish(out, "-n 2 --strategy=ring " JOB " --steps=3");
     look(out, before, sizeof before);
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "holds a finished run (",
-           "--overwrite");
-    expect(2, "worker", out, "--strategy=solo --rank=0 --world-size=1 " JOB " --steps=2", "a finished run",
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "result.json", "--overwrite");
+    expect(2, "worker", out, "--strategy=solo --rank=0 --world-size=1 " JOB " --steps=2", "--overwrite",
            "result.json");
-    expect(2, "entrain", out, "compare -n 1 --strategies=solo " JOB " --steps=2", "a finished run",
+    expect(2, "entrain", out, "compare -n 1 --strategies=solo " JOB " --steps=2", "result.json",
            "--overwrite");
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --overwrite --resume=auto",
-           "--resume goes on", "give one of the two");
+           "--resume", "--overwrite");
     /* refused for another reason, after --overwrite had been allowed */
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --overwrite --init=/nowhere/at/all",
            "/nowhere/at/all", "");
     unchanged(before, out, "a run that was refused");
     unfinished(out);
     look(out, before, sizeof before);
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "an unfinished run", "--resume");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "--resume=auto", "--overwrite");
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "config.yaml", "--overwrite");
     unchanged(before, out, "a run that was refused");
     promise("a finished and an unfinished run: a fresh one is told what is there and what to do, nothing is "
             "touched");
 }
 
-/* Neither what the launcher refuses nor what a worker does; an empty folder that was there stays. */
+/* Whether the launcher refuses or a worker does, no folder is left; an empty one that was there stays. */
 static void test_a_refused_run_leaves_no_folder(void **state)
 {
     static const char *const flags[] = {
@@ -222,7 +224,7 @@ static void test_overwrite_takes_the_old_run_away(void **state)
     assert_int_equal(json_array_size(lines), 2);
     json_decref(lines);
 
-    /* A folder of checkpoints that is a link: what is behind it is not ours to remove. */
+    /* A folder of checkpoints that is a link: the files behind it are not the run's to remove. */
     folder_for(out, "linked");
     finish(out, "-n 1 --strategy=solo " JOB " --steps=40 --checkpoint-every=40");
     snprintf(inside, sizeof inside, "%s/checkpoints", out);
@@ -244,18 +246,17 @@ static void test_resume_of_what_is_finished(void **state)
     finish(out, "-n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40");
     look(out, before, sizeof before);
     expect(0, "entrain", out,
-           "run -n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40 --resume=auto", "is finished",
-           out);
+           "run -n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40 --resume=auto", " I ", out);
     expect(0, "worker", out, "--strategy=solo --rank=0 --world-size=1 " JOB " --steps=30 --resume=auto",
-           "is finished", out);
+           " I ", out);
     path_of_newest(out, path);
     snprintf(flags, sizeof flags, "run -n 2 --strategy=ring " JOB " --steps=30 --resume=%s", path);
-    expect(2, "entrain", out, flags, "a finished run", "--out");
+    expect(2, "entrain", out, flags, path, "result.json");
     unchanged(before, out, "--resume of a finished run");
     folder_for(other, "another");
     finish(other, "-n 2 --strategy=ring " JOB " --steps=30 --lr=0.1 --checkpoint-every=40");
     look(other, before, sizeof before);
-    expect(2, "entrain", other, flags, "no checkpoint of its", "--out");
+    expect(2, "entrain", other, flags, path, other);
     unchanged(before, other, "--resume of another run's checkpoint");
     finish(out, "-n 2 --strategy=ring " JOB
                 " --steps=50 --checkpoint-every=40 --resume=auto"); /* a larger budget */
@@ -279,7 +280,7 @@ static void test_a_recorded_config_writes_nowhere(void **state)
     look(out, before, sizeof before);
     process_start(&p, "entrain", NULL, "run --config=%s/config.yaml -n 2 --checkpoint-every=0", out);
     const int code = process_wait(&p, PATIENCE);
-    if (code != 0 || strstr(process_out(&p), "samples/s") == NULL) /* nor is it quiet */
+    if (code != 0 || strstr(process_out(&p), "samples/s") == NULL) /* it is not quiet either */
         fail_msg("exit %d\n%s%s", code, process_out(&p), process_err(&p));
     unchanged(before, out, "a run from its config");
     folder_for(second, "again");
@@ -303,12 +304,11 @@ static void test_a_study_stays_too(void **state)
     folder_for(out, "study");
     expect(0, "entrain", out, "compare -n 2 --strategies=ring,ps-sync " JOB " --steps=4", NULL, NULL);
     look(out, before, sizeof before);
-    expect(2, "entrain", out, "compare -n 2 --strategies=ring " JOB " --steps=4", "study (compare.json",
+    expect(2, "entrain", out, "compare -n 2 --strategies=ring " JOB " --steps=4", "compare.json",
            "--overwrite");
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "study (compare.json",
-           "--overwrite");
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --resume=auto", "study",
-           "compare --resume");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "compare.json", "--overwrite");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --resume=auto", "compare.json",
+           "entrain compare --resume");
     unchanged(before, out, "a command that was refused");
     put(out, "runs/notes.txt", "mine");
     snprintf(path, sizeof path, "%s/theirs", system_folder());
@@ -373,19 +373,19 @@ static void test_a_killed_study_goes_on(void **state)
     wait_for_file(&p, out, "runs/even-ps-sync-s1/metrics-1.jsonl"); /* the second of four */
     kill_everything(&p);
     look(out, before, sizeof before);
-    expect(2, "entrain", out, STUDY " --steps=3000", "an unfinished study (compare.json", "--resume");
-    expect(2, "entrain", out, STUDY " --steps=3001 --resume", "another study", "steps");
-    expect(2, "entrain", out, STUDY " --steps=3000 --resume --lr=0.02", "another study", "lr");
-    expect(2, "entrain", out, STUDY " --steps=3000 --resume=elsewhere", "--resume=elsewhere", "alone");
+    expect(2, "entrain", out, STUDY " --steps=3000", "compare.json", "--resume");
+    expect(2, "entrain", out, STUDY " --steps=3001 --resume", out, "steps");
+    expect(2, "entrain", out, STUDY " --steps=3000 --resume --lr=0.02", out, "lr");
+    expect(2, "entrain", out, STUDY " --steps=3000 --resume=elsewhere", "--resume=elsewhere", "");
     unchanged(before, out, "a study that was refused");
     snprintf(path, sizeof path, "%s/runs/even-ring-s1", out);
     look(path, first, sizeof first);
     expect(0, "entrain", out, STUDY " --steps=3000 --resume", NULL, NULL);
     look(path, again, sizeof again);
-    assert_string_equal(first, again); /* what was done was not done again */
+    assert_string_equal(first, again); /* finished runs were not repeated */
     expect_runs(out, 4);
     look(out, before, sizeof before);
-    expect(0, "entrain", out, STUDY " --steps=3000 --resume", "is finished", out);
+    expect(0, "entrain", out, STUDY " --steps=3000 --resume", " I ", out);
     unchanged(before, out, "--resume of a finished study");
 
     json_t *study = load(out, "compare.json"); /* one of its runs failed */

@@ -1,16 +1,18 @@
-/* test_overlap.c - gradients leave while backward still runs, and that pays on a slow network. */
+/* test_overlap.c - gradients are sent while backward still runs, which saves time on a slow network. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/run.h"
 
+/* Promise: Gradients leave while backward still runs, and several buckets beat one on a slow network. */
+
 enum { STEPS = 21, WARMUP = 10, MAX_STEPS = 400, ROUNDS = 8, COUNTED = STEPS - 1 };
 
 /* ---- the trace ----------------------------------------------------------------------------------------- */
 
 /* One rank's step: when backward ended (the last span but those under 1 % of a step, which are the rest after
- * the last bucket), and when the first byte of its gradients left. */
+ * the last bucket), and when the first byte of its gradients was sent. */
 typedef struct overlap {
     double backward_end, first_send;
 } overlap;
@@ -34,7 +36,7 @@ static void read_spans(const json_t *events, int rank, const char *sent_as, over
     }
 }
 
-/* How many of the rank's COUNTED steps send before their backward ends. */
+/* The number of the rank's COUNTED steps that send before their backward ends. */
 static int count_overlapped(const char *flags, const char *sent_as, int rank)
 {
     char path[128];
@@ -60,8 +62,8 @@ static int count_overlapped(const char *flags, const char *sent_as, int rank)
 static void test_leaves_early(void **state)
 {
     (void)state;
-    /* A push is made by the compute thread itself; a ring's thread has to be given a core first, and is given
-     * one later, never sooner, where others use the machine, too: the best of some rounds counts. */
+    /* The compute thread itself pushes; a ring's thread needs a core first, which it gets later, never
+     * sooner, where others use the machine: the best of some rounds counts. */
     int ring = 0, server = count_overlapped("--strategy=ps-sync", "push", 0);
     for (int i = 0; i < ROUNDS && ring < COUNTED * 3 / 4; i++) {
         const int n = count_overlapped("--strategy=ring --allreduce=ring", "send", 0);
@@ -105,8 +107,8 @@ static double median_step_ms(const char *device, const char *bucket)
     return ms[n / 2];
 }
 
-/* The gradients take 34 ms at 50 MB/s, and what of that lies beside backward is saved: a tenth of a step and
- * more, be the compute three times shorter than that or, on a machine that others use, ten times longer.
+/* The gradients take 34 ms at 50 MB/s, and the part beside backward is saved: a tenth of a step and more,
+ * whether the compute is three times shorter than that or, on a machine that others use, ten times longer.
  * Rounds of one and several, and the best of each: other work makes steps longer, never shorter, so on a busy
  * machine it takes more rounds. */
 static void test_buckets_pay(void **state)

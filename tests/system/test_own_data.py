@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A folder of pictures becomes a data set by tools/img2idx.py, and a network learns it.
+
 try:
     from PIL import Image
 except ImportError:
@@ -25,7 +27,7 @@ def many_classes(entrain, tool, top):
             Image.new("L", (28, 28), 9 * c).save(top / "pictures" / chr(ord("a") + c) / f"{i}.png")
     subprocess.run([sys.executable, tool, top / "pictures", top / "set"], check=True, timeout=60)
     said = subprocess.run([entrain, "data", top / "set"], check=True, timeout=60, capture_output=True, text=True).stdout
-    assert ", 26 classes" in said, said
+    assert re.search(r"\b26 classes\b", said), said
     common = [f"--data={top / 'set'}", "--model=mlp"]
     subprocess.run([entrain, "run", "-q", "-n", "2", "--strategy=ring", *common, "--steps=3", "--batch-size=8", "--threads=1",
                     f"--save={top / 'w.safetensors'}"], check=True, timeout=60)
@@ -35,7 +37,7 @@ def many_classes(entrain, tool, top):
 
 
 def other_pictures(tool, top):
-    """What Pillow's convert() makes white, black or nothing of: each becomes the ramp that it shows."""
+    """Pictures that Pillow's convert() would make white, black or empty: each becomes the ramp that it shows."""
     ramp = Image.frombytes("L", (256, 4), bytes(range(256)) * 4)
     ink = Image.new("RGBA", (256, 4), (0, 0, 0, 0))
     ink.putalpha(ramp.point(lambda v: 255 - v))  # black ink, thinner and thinner
@@ -51,13 +53,13 @@ def other_pictures(tool, top):
         subprocess.run([sys.executable, tool, top / name, top / "set", "--size=256"], check=True, timeout=60)
         made = (top / "set" / "train-images-idx3-ubyte").read_bytes()[16:16 + 256]
         assert max(abs(v - made[v]) for v in range(256)) <= 1, (name, list(made))
-    for name, picture, sentence in (
-            ("white.png", Image.merge("LA", (Image.new("L", (256, 4), 255), ramp)), "is white on nothing"),
-            ("far.tiff", ramp.convert("F"), "has samples from 0 to 255, where 0 to 1 are read")):
+    for name, picture, value in (
+            ("white.png", Image.merge("LA", (Image.new("L", (256, 4), 255), ramp)), "white.png"),
+            ("far.tiff", ramp.convert("F"), "255")):
         (top / "plain.png" / "a" / "0plain.png").unlink(missing_ok=True)
         picture.save(top / "plain.png" / "a" / name)
         refused = subprocess.run([sys.executable, tool, top / "plain.png", top / "bad"], timeout=60, capture_output=True, text=True)
-        assert refused.returncode == 2 and sentence in refused.stderr, refused.stderr
+        assert refused.returncode == 2 and name in refused.stderr and value in refused.stderr, refused.stderr
         (top / "plain.png" / "a" / name).unlink()
 
 
@@ -78,15 +80,15 @@ def main():
                          "train-labels-idx1-ubyte"], files
         assert all((top / "a" / f).read_bytes() == (top / "b" / f).read_bytes() for f in files), "the seed decides all"
         said = subprocess.run([entrain, "data", top / "a"], check=True, timeout=60, capture_output=True, text=True).stdout
-        assert "108 training and 12 test samples of 28 x 28 x 1" in said, said
+        assert all(re.search(rf"\b{n}\b", said) for n in ("108", "12", "28 x 28 x 1")), said
         said = subprocess.run([entrain, "run", "-q", "-n", "2", "--strategy=ring", f"--data={top / 'a'}", "--model=mlp",
                                "--threads=1", "--batch-size=8", "--lr=0.02", "--epochs=40"],
                               check=True, timeout=120, capture_output=True, text=True).stdout
-        right = int(re.search(r"Accuracy: (\d+)/12", said)[1])
+        right = int(re.search(r"\b(\d+)/12\b", said)[1])
         assert right >= 8, said
         refused = subprocess.run([sys.executable, tool, top / "pictures" / "cat", top / "c"], timeout=60,
                                  capture_output=True, text=True)
-        assert refused.returncode == 2 and "has 0 subfolders; give a folder with one for each class" in refused.stderr
+        assert refused.returncode == 2 and re.search(r"pictures/cat.*\b0\b", refused.stderr), refused.stderr
         many_classes(entrain, tool, top / "many")
         other_pictures(tool, top / "other")
         print(f"PROMISE a folder of pictures: the same files twice, and {right} of 12 recognised after training")

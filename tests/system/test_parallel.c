@@ -1,16 +1,20 @@
-/* test_parallel.c - one network on several devices ends with the bytes of one device, and is a pipeline all the same.
+/* test_parallel.c - one network on several devices ends with the bytes of one device, and is a real pipeline.
  *
  *     test_parallel ref|cpu
  *
- * What is compared is what a run leaves: the hashes of weights and running statistics, the bytes of its last
- * checkpoint (momentum is there too), its evaluation and, where the ranks are the same ones, each rank's loss of each
- * step. An epoch ends with a ragged batch: fewer samples than chunks, for most of the numbers of chunks here. */
+ * Each run is compared by its outcome: the hashes of weights and running statistics, the bytes of its last
+ * checkpoint (momentum is there too), its evaluation and, where the ranks are the same ones, each rank's loss
+ * of each step. An epoch ends with a ragged batch: fewer samples than chunks, for most of the numbers of
+ * chunks here. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/system/outcome.h"
+
+/* Promise: A pipeline, --parallel=model and --parallel=data end with the bytes of the plain run.
+ * Promise: A network of one's own (examples/branches.c) splits as a built-in one, at three cuts. */
 
 #define JOB                                                                                                  \
     "--data=synthetic --limit-train-samples=21 --limit-test-samples=18 --eval-batch-size=5 --lr=0.02 "       \
@@ -43,7 +47,7 @@ static const struct network {
     const cut *cuts;
 } networks[] = {{"the convnet", "--model=convnet ", of_convnet}, {"resnet18", RESNET, of_resnet}};
 
-/* Every `every`-th cut, beginning with `first`; how many. */
+/* Takes every `every`-th cut, beginning with `first`; their number. */
 static int expect_cuts(const struct network *network, int w, int nchunks, const char *const *strategies,
                        int first, int every)
 {
@@ -68,7 +72,7 @@ static int expect_cuts(const struct network *network, int w, int nchunks, const 
 static const char *const alone[] = {"--strategy=solo", NULL};
 static const char *const together[] = {"--strategy=ring", "--strategy=ps-sync --shards=2", NULL};
 
-/* The oracle has all numbers of chunks with all cuts; oneDNN's kernels some. */
+/* ref does all numbers of chunks with all cuts; oneDNN's kernels some. */
 static void expect_pipelines(const struct network *network)
 {
     static const int chunks[] = {5, 1, 2, 8};
@@ -197,7 +201,7 @@ static void test_micro_batches(void **state)
 #define LONG                                                                                                 \
     "-n 1 --strategy=solo " OF_ANY_MODEL "--model=resnet18:width=2,stem=cifar --micro-batches=2 " NESTEROV " "
 
-/* By another pipeline, which is the same run. */
+/* Resumes with another pipeline, which is the same run. */
 static void test_resumed(void **state)
 {
     char out[160], flags[700], path[256];

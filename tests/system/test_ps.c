@@ -1,4 +1,4 @@
-/* test_ps.c - `entrain ps` and `entrain stop`; and runs that go on without a rank. */
+/* test_ps.c - `entrain ps` and `entrain stop`; and runs that continue after the loss of a rank. */
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -6,6 +6,8 @@
 
 #include "tests/system/job.h"
 #include "tests/system/run.h"
+
+/* Promise: entrain ps and entrain stop show and end a run, and ps-async goes on without a lost rank. */
 
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
@@ -40,7 +42,7 @@ static json_t *json_of(const char *words)
     return all;
 }
 
-/* What programs read, of the run that is called so. */
+/* The output for programs, about the run with this number. */
 static void expect_in_json(long run, const char *strategy, const char *out)
 {
     json_t *all = json_of("ps"), *one, *mine = NULL;
@@ -80,8 +82,9 @@ static void stop(long run, int expected)
     process_start(&p, "entrain", NULL, "stop %ld", run);
     const int code = process_wait(&p, GUARD);
     if (code != expected) fail_msg("entrain stop ended with %d:\n%s", code, process_err(&p));
-    if (expected == 0 && strstr(process_out(&p), "has ended") == NULL)
-        fail_msg("it said: %s", process_out(&p));
+    char number[24];
+    snprintf(number, sizeof number, "%ld", run);
+    if (expected == 0 && !text_has(process_out(&p), number)) fail_msg("it said: %s", process_out(&p));
 }
 
 static void test_run(void **state)
@@ -108,7 +111,7 @@ static void test_run(void **state)
     }
 }
 
-/* By hand the run is called by its leader's pid. */
+/* By hand the run's number is its leader's pid. */
 static void test_by_hand(void **state)
 {
     job j;
@@ -141,7 +144,7 @@ static void test_unknown(void **state)
     stop(1, 2);
     process_start(&p, "entrain", NULL, "stop nonsense");
     assert_int_equal(process_wait(&p, 10), 2);
-    assert_int_equal(process_says(&p, "there is no run \"nonsense\"", "entrain ps"), 1);
+    assert_int_equal(process_names(&p, "nonsense", "entrain ps", ""), 1);
 }
 
 /* ---- --on-worker-loss ---------------------------------------------------------------------------------- */
@@ -157,7 +160,7 @@ static json_t *result_of(const char *out)
 }
 
 /* Rank 1 of three is killed in its first step, which would last for a minute: so the run cannot end before.
- * The others finish the budget, and say what was lost. */
+ * The others finish the budget, and report the loss. */
 static void go_on(const char *strategy, int servers)
 {
     enum { BATCH = 64, SAMPLES = 60 * BATCH };
@@ -174,7 +177,7 @@ static void go_on(const char *strategy, int servers)
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
     const int code = process_wait(&j.run, GUARD);
     if (code != 0) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
-    if (process_says(&j.run, "rank 1 ", "go on") != 1)
+    if (process_says(&j.run, "rank 1 ", "(SIGKILL)") != 1)
         fail_msg("%s should say once who was lost:\n%s", strategy, process_err(&j.run));
     json_t *result = result_of(out);
     assert_string_equal(text_at(result, "exit"), "ok");
@@ -189,7 +192,7 @@ static void go_on(const char *strategy, int servers)
     process_nobody_left(GUARD);
 }
 
-/* In quick steps: a rank that has done its part is killed, and the others are seen to go on. */
+/* In quick steps: a rank that has done its part is killed, and the others continue. */
 static void go_on_in_quick_steps(const char *strategy)
 {
     job j;
@@ -199,7 +202,7 @@ static void go_on_in_quick_steps(const char *strategy)
     job_wait(&j, 1, -1, NULL, 100, STARTS_WITHIN);
     job_look(&j);
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
-    wait_for_line(&j.run, "go on", GUARD);
+    wait_for_line(&j.run, "(SIGKILL)", GUARD);
     const int64_t step = job_step(&j, 0);
     job_wait(&j, 0, -1, NULL, step + 1000, GUARD);
     process_kill(&j.run, SIGINT);
@@ -222,7 +225,8 @@ static void test_goes_on(void **state)
     go_on_in_quick_steps("ssp:bound=2");
 }
 
-/* Rank 1 dies between joining and its first step, where the others wait for what it would have passed to them. */
+/* Rank 1 dies between joining and its first step, where the others wait for the data that it would have
+ * passed to them. */
 static void test_a_death_while_it_starts(void **state)
 {
     job j;
@@ -239,14 +243,14 @@ static void test_a_death_while_it_starts(void **state)
     process_wait(&j.rank[1], GUARD);
     for (int r = 0; r < 3; r += 2) {
         const int code = process_wait(&j.rank[r], GUARD / 2);
-        if (code != 1 || process_says(&j.rank[r], "rank 1 ", "died") != 1)
+        if (code != 1 || process_says(&j.rank[r], "rank 1 ", SAYS_DIED) != 1)
             fail_msg("rank %d: exit %d\n%s", r, code, process_err(&j.rank[r]));
     }
     assert_int_equal(process_wait(&j.psd, GUARD), 1);
     process_nobody_left(GUARD);
 }
 
-/* What cannot be saved is known before the first step, not when the first checkpoint is due. */
+/* A strategy that cannot be saved is refused before the first step, not when the first checkpoint is due. */
 static void test_what_cannot_be_saved(void **state)
 {
     process p;
@@ -256,12 +260,11 @@ static void test_what_cannot_be_saved(void **state)
                   "--checkpoint-every=1000000 --out=%s/unsaved",
                   TOY, system_folder());
     assert_int_equal(process_wait(&p, GUARD), 2);
-    assert_int_equal(process_says(&p, "--checkpoint-every=1000000: easgd cannot be saved", "of their own"),
-                     1);
+    assert_int_equal(process_names(&p, "--checkpoint-every=1000000", "easgd", ""), 1);
     process_nobody_left(GUARD);
 }
 
-/* A mean of all ranks' weights is of one step, and of all: refused where there is none, and taken where there is. */
+/* A mean of all ranks' weights needs a common step of all ranks: it is refused without one. */
 static void test_mean_of_ranks_that_claim(void **state)
 {
     static const char *const flags[] = {"", "--on-worker-loss=continue --assign=fixed", "--assign=fixed"};
@@ -272,8 +275,7 @@ static void test_mean_of_ranks_that_claim(void **state)
                       "run -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/local.so@easgd-mean %s --steps=4 %s",
                       TOY, flags[i]);
         const int code = process_wait(&p, GUARD);
-        const int said =
-            process_says(&p, "easgd-mean evaluates the mean of all ranks' weights", "--assign=fixed");
+        const int said = process_names(&p, "easgd-mean", "--assign=fixed", "");
         if (code != (i < 2 ? 2 : 0) || (said == 0) != (i == 2))
             fail_msg("%s: exit %d\n%s", flags[i], code, process_err(&p));
         process_nobody_left(GUARD);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The recipes of examples/recipes: each value is that of its source, and 20 steps of each run.
+"""The recipes of examples/recipes: each value equals that of its source, and 20 steps of each run.
 
     test_recipes.py BUILD
 
@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A recipe of examples/recipes has the values of its source, and runs.
+
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "examples/recipes"
 
-# What the sources of the recipes have, in their own terms; and in ours.
+# The values of the recipes' sources, in their own terms; and in ours.
 A = {"input": "Resize(224), Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))", "classes": 10, "lr": 0.02, "momentum": 0.9,
      "nesterov": True, "weight_decay": 1e-4, "batch": 256, "epochs": 5, "set_epoch": True, "num_workers": 4}
 B = {"input": "RandomCrop(32, padding=4), RandomHorizontalFlip(), Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))",

@@ -1,9 +1,12 @@
-/* test_records.c - the files of --out have what others read them for (architecture, section 7). */
+/* test_records.c - the files of --out have the facts that their readers need. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: The loss and accuracy that rank 0 shows are the means over the samples of all ranks.
+ * Promise: The files of --out have every key that others read. */
 
 #define STEPS 60
 #define JOB   "--device=ref --model=mlp " MADE_UP " --steps=60 --batch-size=4 --eval-every=200"
@@ -53,7 +56,7 @@ static const char *const result_keys[] = {"schema",
                                           "environment",
                                           NULL};
 
-/* As a number in a range: a key that is there and holds nonsense would pass otherwise. */
+/* Checks that a number is in a range: a key that holds nonsense would pass otherwise. */
 static void expect_between(const json_t *object, const char *path, double low, double high)
 {
     double value = number_at(object, path);
@@ -73,12 +76,12 @@ static void check_result(const json_t *r, const char *strategy)
     assert_true(number_at(r, "workers") == 2);
     assert_true(number_at(r, "global_batch_size") == 8);
     assert_int_equal(json_array_size(json_object_get(r, "per_worker")), 2);
-    /* Nothing is lost on the way: what was computed was applied, and is what the plan says: 60 steps of 8, of
-     * which four were an epoch's last with 7 (103 = 12 * 8 + 7). */
+    /* No sample is lost: all that were computed were applied, and their number is the plan's: 60 steps of 8,
+     * four of them an epoch's last with 7 (103 = 12 * 8 + 7). */
     assert_true(number_at(r, "samples_computed") == STEPS * 8 - 4);
     assert_true(number_at(r, "samples_applied") == STEPS * 8 - 4);
     assert_true(number_at(r, "samples_dropped") == 0);
-    /* Something was computed while an exchange was under way, and no more than was computed at all. */
+    /* The overlap of computing and exchange is above 0, and at most the time of computing. */
     for (size_t rank = 0; rank < 2; rank++) {
         const json_t *role = json_array_get(json_object_get(r, "roles"), rank);
         assert_true(number_at(role, "hidden_ns") > 0);
@@ -114,7 +117,7 @@ static double check_metrics(int rank)
         expect_keys(line, path, keys);
         assert_true(number_at(line, "step") == (double)i);
         assert_true(number_at(line, "samples") >= previous);
-        /* The parts of a step are parts of it; a server's reply may be waited for inside of send. */
+        /* The parts of a step fit into it; the wait for a server's reply may lie inside of send. */
         assert_true(number_at(line, "data_ns") + number_at(line, "compute_ns") + number_at(line, "wait_ns") <=
                     1.001 * number_at(line, "step_ns"));
         payload += number_at(line, "payload_bytes");
@@ -219,7 +222,7 @@ static void mean_of_step(const char *out, int ranks, int64_t begin, int64_t end,
     *accuracy_out /= n;
 }
 
-/* What rank 0 shows is the mean over the samples of all ranks, whoever computed them. */
+/* Rank 0 shows the mean over the samples of all ranks. */
 static void test_shown(void **state)
 {
     static const struct {

@@ -1,9 +1,11 @@
-/* test_refusal.c - wrong use ends with one sentence that says what is wrong, and a code that says whose fault
- * it is: 2 for the user's command, 1 for a run that failed. */
+/* test_refusal.c - wrong use ends with one sentence about the cause, and an exit code that says where it lies: 2 in the
+ * user's command, 1 in a run that failed. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: Wrong use ends with one sentence: exit 2 for the command, 1 for a run that failed. */
 
 #define SHORT "--device=ref --model=mlp --data=synthetic --limit-test-samples=8 --steps=5 --quiet"
 
@@ -32,31 +34,31 @@ static void test_flags(void **state)
 {
     (void)state;
     refuse("entrain", "run --stratgy=ring", 2, "--stratgy", "--strategy");
-    refuse("entrain", "run --lr=fast", 2, "--lr", "number");
-    refuse("entrain", "run --batch-size=0", 2, "--batch-size", "1");
+    refuse("entrain", "run --lr=fast", 2, "--lr", "fast");
+    refuse("entrain", "run --batch-size=0", 2, "--batch-size", "16777216");
     refuse("entrain", "run --strategy=rng", 2, "rng", "ring");
     refuse("entrain", "run --strategy=ssp:bond=2 " SHORT, 2, "bond", "bound");
-    refuse("entrain", "run --strategy=ssp:bound=-1 " SHORT, 2, "bound", "0");
-    refuse("entrain", "run --straggler=7:2 " SHORT, 2, "7:2", "rank");
+    refuse("entrain", "run --strategy=ssp:bound=-1 " SHORT, 2, "bound", "-1");
+    refuse("entrain", "run --straggler=7:2 " SHORT, 2, "7:2", "--straggler");
     refuse("entrain", "run --config=/nowhere.yaml", 2, "/nowhere.yaml", "");
     refuse("entrain", "rum", 2, "rum", "--help");
-    refuse("psd", "--strategy=ps-sync", 2, "workers", "--world-size");
+    refuse("psd", "--strategy=ps-sync", 2, "psd", "--world-size");
     refuse("psd", "--strategy=ring --world-size=2", 2, "ring", "psd");
     refuse("worker", "--strategy=ps-sync --rank=0 --world-size=2 " SHORT, 2, "ps-sync", "--server=");
     promise("wrong flags, options, files and commands end with 2 and one sentence: 12 of 12");
 }
 
-/* Every rank says it, and the leader may add that the run is over. */
+/* Every rank reports it, and the leader may add that the run ends. */
 static void test_too_many_buckets(void **state)
 {
     process p;
     (void)state;
     process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring --bucket-cap-mb=0.001 " SHORT);
     assert_int_equal(process_wait(&p, 20), 2);
-    assert_in_range(process_says(&p, "cuts the model into 796 buckets", "larger --bucket-cap-mb"), 1, 2);
+    assert_in_range(process_names(&p, "--bucket-cap-mb", "796", "256"), 1, 2);
 }
 
-/* What a worker finds out when it starts. After the cause the leader may add that the run is over. */
+/* Found by a worker when it starts. The leader may add a line that the run ends. */
 static void test_found_out_by_worker(void **state)
 {
     process p;
@@ -66,7 +68,7 @@ static void test_found_out_by_worker(void **state)
     process_start(&p, "entrain", NULL, "run -n 1 --strategy=solo --init=/nowhere.st " SHORT);
     assert_int_equal(process_wait(&p, 20), 2);
     assert_int_equal(process_says(&p, "/nowhere.st", "No such file"), 1);
-    assert_int_equal(count_lines(process_err(&p)), 1 + process_says(&p, "the run ends", ""));
+    assert_in_range(count_lines(process_err(&p)), 1, 2);
 }
 
 static void write_file(const char *path, const char *text)
@@ -84,12 +86,12 @@ static void test_plugin(void **state)
     snprintf(path, sizeof path, "%s/text.so", system_folder());
     write_file(path, "this is no shared object\n");
     snprintf(flags, sizeof flags, "run --strategy=%s " SHORT, path);
-    refuse("entrain", flags, 2, path, "not a shared object");
+    refuse("entrain", flags, 2, path, "cc -shared");
     snprintf(flags, sizeof flags, "run --strategy=%s/absent.so " SHORT, system_folder());
     refuse("entrain", flags, 2, "absent.so", "No such file");
 }
 
-/* Nobody listens there. With a token that was copied, and without. */
+/* A port at which no process listens: without a token, and with one that was copied. */
 static void test_absent_server(void **state)
 {
     char path[128], flags[512], address[40];
@@ -97,7 +99,7 @@ static void test_absent_server(void **state)
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", free_port());
     snprintf(flags, sizeof flags,
              "--strategy=ps-sync --rank=0 --world-size=2 --server=%s --join-timeout=0.5s " SHORT, address);
-    refuse("worker", flags, 2, "no token", "is psd running");
+    refuse("worker", flags, 2, address, "psd");
     process p;
     snprintf(path, sizeof path, "%s/token", system_folder());
     write_file(path, "00112233445566778899aabbccddeeff");
@@ -110,7 +112,7 @@ static void test_absent_server(void **state)
     promise("a server that does not exist: exit %d, \"%.90s\"", code, strchr(process_err(&p), ' ') + 1);
 }
 
-/* Ranks that were given other options than rank 0 are refused with both values, and so are all the others. */
+/* Ranks that were given other options than rank 0 are refused with both values, and so are all other ranks. */
 static void mismatch(const char *key, const char *zero, const char *one)
 {
     process ranks[2];

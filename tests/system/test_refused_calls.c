@@ -1,5 +1,5 @@
-/* test_refused_calls.c - an old kernel, or the filter of a container, refuses a system call: what is asked is done by
- * other calls or refused with a sentence; nobody is called gone who lives, and nobody waits for ever. */
+/* test_refused_calls.c - an old kernel, or the filter of a container, refuses a system call: other calls do the work, or one
+ * sentence refuses it; no living process is reported as gone, and none waits forever. */
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,13 +15,13 @@
 enum { STARTS_WITHIN = 60 };
 static const char *const errors[] = {"ENOSYS", "EPERM"};
 
-/* `calls` are refused to it and to all that it starts. */
+/* The kernel refuses `calls` to it and to all that it starts. */
 static void start_without(process *p, int error, const char *calls, const char *command)
 {
     process_start(p, "test_refuse_calls", NULL, "%s %s entrain %s", errors[error], calls, command);
 }
 
-/* It is told, and has ended when that is said. */
+/* `entrain stop` reaches the run, and returns after its end. */
 static void test_stop_without_pidfd(void **state)
 {
     (void)state;
@@ -40,7 +40,7 @@ static void test_stop_without_pidfd(void **state)
     }
 }
 
-/* Whoever clears up after the run waits for the end of a pipe, of which it must not hold the other end itself. */
+/* The process that clears up after the run waits for the end of a pipe: it must not hold the pipe's other end itself. */
 static void test_run_without_newer_calls(void **state)
 {
     (void)state;
@@ -66,7 +66,7 @@ static int descriptors_of(pid_t pid)
     return n;
 }
 
-/* It outlives the launcher, and whoever waits for the launcher's output, a lock or a port must not wait for it too. */
+/* It outlives the launcher, so it must not hold the launcher's output, a lock or a port, for which others wait. */
 static void test_who_clears_up_holds_nothing(void **state)
 {
     (void)state;

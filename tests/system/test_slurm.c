@@ -9,6 +9,8 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: srun and sbatch start workers that end with entrain run's bytes. */
+
 static process munged, controller, node;
 static char environment[160], home[128];
 
@@ -23,7 +25,7 @@ static void write_text(const char *name, unsigned mode, const char *text, size_t
     assert_int_equal(chmod(path, mode), 0);
 }
 
-/* The port that a step meets at follows from it: not the same in two tests at a time. */
+/* The rendezvous port of a step follows from it: two tests at a time must not share it. */
 static int first_job(void)
 {
     return 1000 + (int)getpid() % 3900; /* below the ports of other tests, see tests/port.h */
@@ -60,7 +62,7 @@ static void stop(process *p)
     p->pid = 0;
 }
 
-/* All in the foreground, so that they end with us. They say that they are there by doing a job. */
+/* All in the foreground, so that they end with the test. They are ready once they have done a job. */
 static int start_slurm(void **state)
 {
     char path[200];
@@ -101,7 +103,7 @@ static int stop_slurm(void **state)
     return 0;
 }
 
-/* srun says rank, size and where to meet: nothing else is given. */
+/* srun gives rank, size and the rendezvous address: no flag does. */
 static void test_srun(void **state)
 {
     process p;
@@ -112,8 +114,8 @@ static void test_srun(void **state)
     outer_expect_end(&p, 0);
     outer_expect_hash(out, expected);
     char where[64]; /* the first job was the probe */
-    snprintf(where, sizeof where, "leads at 127.0.0.1:%d", 15000 + first_job() + 1);
-    if (process_says(&p, where, "") != 1) fail_msg("not \"%s\":\n%s", where, process_err(&p));
+    snprintf(where, sizeof where, "127.0.0.1:%d", 15000 + first_job() + 1);
+    if (process_names(&p, where, "", "") < 1) fail_msg("not \"%s\":\n%s", where, process_err(&p));
     promise("srun -n 2 worker --strategy=ring: the bytes of entrain run");
 }
 
@@ -132,7 +134,7 @@ static void batch(const char *script, char *said, size_t bytes)
     if (code != 0) fail_msg("sbatch ended with %d:\n%s%s", code, process_err(&p), said);
 }
 
-/* The script itself has SLURM_PROCID 0 and SLURM_NTASKS 2, but is no task: a worker in it trains alone. */
+/* The script itself has SLURM_PROCID 0 and SLURM_NTASKS 2, but is not a task: a worker in it trains alone. */
 static void test_batch_script_is_no_task(void **state)
 {
     char script[1024], said[8192];
@@ -161,7 +163,7 @@ static void test_srun_in_a_batch(void **state)
     promise("sbatch, srun worker --rendezvous=file://: the bytes of entrain run");
 }
 
-/* Another launcher inside: its ranks are meant, not Slurm's. */
+/* Another launcher inside: its ranks count, not Slurm's. */
 static void test_launchers_inside(void **state)
 {
     static const struct {
@@ -200,8 +202,8 @@ static void test_conflict(void **state)
                   "-n 2 /usr/bin/env RANK=0 WORLD_SIZE=4 " EN_BUILD_DIR "/worker --strategy=ring " OUTER_ALONE
                   " " OUTER_JOB);
     outer_expect_end(&p, 2);
-    if (process_says(&p, "the environment says RANK 0 WORLD_SIZE 4", "SLURM_STEP_NUM_TASKS 2") < 1 ||
-        process_says(&p, "give --rank and --world-size, which decide", "") < 1)
+    if (process_names(&p, "WORLD_SIZE 4", "SLURM_STEP_NUM_TASKS 2", "RANK 0") < 1 ||
+        process_names(&p, "--rank", "--world-size", "") < 1)
         fail_msg("the conflict is not named:\n%s", process_err(&p));
     promise("RANK and WORLD_SIZE against Slurm's: all values and the flags that decide, exit 2");
 }

@@ -1,7 +1,9 @@
-/* test_staleness.c - how old gradients are when they are applied: what theory says and what psd counts. */
+/* test_staleness.c - the age of gradients when they are applied: by theory, and as psd counts it. */
 #include <math.h>
 
 #include "tests/system/run.h"
+
+/* Promise: ps-async's mean staleness is W - 1, and ssp keeps its bound. */
 
 /* Compute must dominate: a step of some milliseconds, so that the order of pushes is the workers' pace. */
 #define JOB "--device=ref --model=mlp --data=synthetic --limit-test-samples=64 --batch-size=16"
@@ -21,7 +23,7 @@ static void test_async(void **state)
                        json_object_get(json_array_get(json_object_get(r, "per_worker"), 1), "steps"));
             assert_true(fabs(mean - (w - 1)) <= 0.05 * (w - 1));
             assert_true(count >= 400); /* else the mean says little */
-            /* The straggler was one: it claimed fewer micro-batches than its share. */
+            /* The straggler was slow: it claimed fewer micro-batches than its share. */
             if (is_slow) assert_true(slow < 0.75 * 800 / w);
             assert_true(number_at(r, "updates") == 800 / w * w);
             promise("staleness of ps-async, W = %d, %s: mean %.3f over %.0f partition updates while all are "
@@ -48,7 +50,7 @@ static void test_ssp(void **state)
     }
 }
 
-/* The same measure is no constant: without a bound the fast worker runs away. */
+/* The same measure is not constant: without a bound the fast worker runs away. */
 static void test_without_bound(void **state)
 {
     (void)state;

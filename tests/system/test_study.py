@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a study claims does not depend on which rank was the slow one, and two equal arms are told apart by chance only.
+"""The claims of a study do not depend on which rank was slow, and two equal arms are told apart by chance only.
 
     test_study.py ENTRAIN RECOMPUTE            two studies of eight seeds, the slow rank swapped
     test_study.py ENTRAIN RECOMPUTE --equal N  N studies of two equal arms (soak)
@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A study's claims do not depend on which rank was slow.
+
 JOB = ["-n", "2", "--model=mlp", "--threads=1", "--quiet"]
 
 
 def quieten(folder):
-    """Others use this machine too. That claims then fail is another test's matter, what follows from the times this
-    one's: so the study says that it had the machine to itself."""
+    """Others use this machine too. Another test checks that claims then fail, this one the claims that follow from the times:
+    so the study's record says that it had the machine to itself."""
     path = folder / "compare.json"
     index = json.loads(path.read_text())
     for run in index["runs"]:
@@ -28,7 +30,7 @@ def quieten(folder):
 
 
 def claims_of(entrain, recompute, folder, *flags):
-    """Runs the study; {(setting, arm, other arm): who is sooner}."""
+    """Runs the study; {(setting, arm, other arm): the faster one}."""
     subprocess.run([entrain, "compare", *JOB, *flags, f"--out={folder}"], check=True, timeout=1500,
                    stdout=subprocess.DEVNULL)
     index = quieten(folder)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The real TensorBoard reads what --tensorboard wrote, and it is what metrics-RANK.jsonl and eval.jsonl say: loss and
+"""The real TensorBoard reads the files of --tensorboard, with the values of metrics-RANK.jsonl and eval.jsonl: loss and
 accuracy of a step are the means over all ranks.
 
     test_tensorboard.py ENTRAIN
@@ -12,6 +12,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+
+# Promise: TensorBoard reads what --tensorboard wrote, and its values are the records'.
 
 try:
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
@@ -39,7 +41,7 @@ def check(label, scalars, expected):
 
 
 def means(folder):
-    """What all ranks' samples of a step have given, by the samples that the run then had (full steps of BATCH)."""
+    """The means over all ranks' samples of each step, by the run's samples at its end (full steps of BATCH)."""
     steps = {}
     for path in folder.glob("metrics-*.jsonl"):
         for line in lines(path):

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: PyTorch's load_state_dict takes our --save file, and a pipeline has the losses of PyTorch's unsplit
+# network.
+
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
@@ -76,8 +79,8 @@ def losses_of_torch(entrain, model, network, chunks, steps):
 
 
 def has_losses_of_pytorch(entrain):
-    """Of the ResNet four steps: later ones part from float64 by a hundredth in PyTorch's own float32 too, since the side of a
-    relu on which a rounding falls decides."""
+    """Only four steps of the ResNet: later ones differ from float64 by a hundredth in PyTorch's own float32 too, where a rounding
+    falls on the other side of a relu."""
     is_equal = True
     for model, network, chunks, schedule, steps in (("convnet", Convnet, 1, "1f1b", 12),
                                                     ("resnet18:width=8", Resnet18, CHUNKS, "gpipe", 4)):

@@ -8,6 +8,10 @@
 #include "tests/system/outer.h"
 #include "tests/system/resumed.h"
 
+/* Promise: torchrun starts workers that end with entrain run's bytes.
+ * Promise: torchrun --nnodes=1:2 with an agent that joins, dies with its worker and joins again ends with
+ * the bytes of runs by hand. */
+
 static char torchrun[512];
 
 /* torchrun takes most of its time to import torch. */
@@ -24,7 +28,7 @@ static void start(process *p, const char *flags, const char *worker_flags)
                   flags, worker_flags);
 }
 
-/* Flags are spelled with _, which every torchrun knows: Debian 12 has one that knows no other. */
+/* Flags are spelled with _, which every torchrun accepts: that of Debian 12 accepts no other spelling. */
 static void ring(const char *flags)
 {
     process p;
@@ -34,7 +38,7 @@ static void ring(const char *flags)
     start(&p, flags, words);
     expect_end(&p, 0);
     outer_expect_hash(out, expected);
-    if (process_says(&p, "the port after MASTER_PORT", "torchrun's agent") != 1)
+    if (process_names(&p, "rank 0", "MASTER_PORT", "") != 1)
         fail_msg("rank 0 does not say which port it took:\n%s", process_err(&p));
     promise("torchrun %s --no_python --nproc_per_node=2 worker --strategy=ring: the bytes of entrain run",
             flags);
@@ -103,14 +107,15 @@ static void test_two_hosts(void **state)
     promise("torchrun --nnodes=2 --nproc_per_node=2 on two hosts: the bytes of one process");
 }
 
-/* A killed rank: torchrun starts all of them again, and what the dead ones left must not confuse the new. */
+/* A killed rank: torchrun starts all of them again, and files of the dead ones must not confuse the new
+ * ones. */
 static void test_restart(void **state)
 {
     process p;
     char words[700];
     const char *expected = train_hash(60, "-n 2 --strategy=ring " OUTER_JOB), *out = outer_folder();
     (void)state;
-    /* The first life ends by SIGKILL of rank 0, when it leads and has left its token. */
+    /* The first attempt ends by SIGKILL of rank 0, when it leads and has written its token. */
     snprintf(words, sizeof words, "%s/life", system_folder());
     FILE *file = fopen(words, "w");
     assert_non_null(file);
@@ -166,7 +171,7 @@ static void start_agent(process *p, int port, const char *script, const char *ou
         port, script, out, out);
 }
 
-/* What its host does when it fails: agent and worker are gone at once. */
+/* Like the failure of its host: agent and worker are gone at once. */
 static void lose_agent(process *agent)
 {
     const pid_t worker = process_child(agent->pid, EN_BUILD_DIR "/worker");
@@ -175,7 +180,7 @@ static void lose_agent(process *agent)
     process_wait(agent, 10);
 }
 
-/* Two workers once a second one has a file of its own. */
+/* Blocks until a second worker has a file of its own. */
 static void wait_for_second(const process *agent, const char *out)
 {
     char path[200];
@@ -185,7 +190,7 @@ static void wait_for_second(const process *agent, const char *out)
         if (now_seconds() > deadline) fail_msg("no second worker\n%s", process_err(agent));
 }
 
-/* One agent, a second one comes, is lost with its host, and comes again. */
+/* One agent; a second one joins, is lost with its host, and joins again. */
 static void test_agents_come_and_go(void **state)
 {
     static const int workers[] = {1, 2, 1, 2};

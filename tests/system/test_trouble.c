@@ -1,5 +1,5 @@
-/* test_trouble.c - a process is killed, the user interrupts, somebody is told nonsense: everybody ends, soon,
- * with a word about the cause, and leaves nothing behind. */
+/* test_trouble.c - a process is killed, the user interrupts, training diverges: every process ends, soon, with a line about
+ * the cause, and leaves nothing behind. */
 #include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -11,30 +11,33 @@
 #include "tests/system/bad_files.h"
 #include "tests/system/run.h"
 
-/* Endless for the purposes of this test, with quick steps; rank 0 tells of the first. */
+/* Promise: A kill, an interrupt or a data file cut short ends a run soon, names the cause and leaves
+ * nothing. */
+
+/* Endless for the purposes of this test, with quick steps; rank 0 logs the first. */
 #define ENDLESS                                                                                              \
     "--log-every=100000 --device=ref --model=toy --limit-test-samples=8 --batch-size=4 --threads=1 "         \
     "--steps=10000000"
 
 enum { ENDS_WITHIN = 5, STARTS_WITHIN = 60 };
 
-/* Training is under way: rank 0 has made a step, and it would not without the others. */
+/* Blocks until rank 0 has made a step, which it cannot without the others. */
 static void wait_for_steps(const process *p)
 {
     wait_for_line(p, "Loss:", STARTS_WITHIN);
 }
 
-/* Says who died: a line or two that name it, and none that blames anybody else. */
+/* One or two lines name the process that died, and no line blames another. */
 static void expect_blame(const process *p, const char *victim)
 {
-    int n = process_says(p, victim, "died");
-    if (n < 1 || n > 2 || process_says(p, "", "died") != n)
+    int n = process_says(p, victim, SAYS_DIED);
+    if (n < 1 || n > 2 || process_says(p, "", SAYS_DIED) != n)
         fail_msg("%s should name \"%s\" and nobody else; it said:\n%s", p->name, victim, process_err(p));
 }
 
 /* ---- by hand ------------------------------------------------------------------------------------------- */
 
-/* Kills one of the processes in mid-run; all the others end with 1, naming it. */
+/* Kills one of the processes during the run; all others end with 1 and name it. */
 static void kill_and_expect(process *all, int n, int victim, const char *what, const char *name)
 {
     char sockets[4096];
@@ -68,7 +71,7 @@ static void start_psd(process *psd, char address_out[64])
     assert_int_equal(sscanf(strstr(line, "--server="), "--server=%63s", address_out), 1);
 }
 
-/* 0 and 1: ranks; 2: psd. */
+/* Victim 0 and 1: a rank; 2: psd. */
 static void kill_at_server(int victim, const char *what, const char *name)
 {
     process all[3];
@@ -79,7 +82,7 @@ static void kill_at_server(int victim, const char *what, const char *name)
                       "--strategy=ps-sync --server=%s --rank=%d --world-size=2 " ENDLESS, address, r);
     wait_for_steps(&all[0]);
     kill_and_expect(all, 3, victim, what, name);
-    /* The token's file goes with whoever wrote it; SIGKILL leaves nobody to do it. */
+    /* The process that wrote the token's file removes it, unless SIGKILL ended it. */
     assert_int_equal(files_left("entrain"), victim == 2 ? 1 : 0);
 }
 
@@ -132,15 +135,15 @@ static void kill_under_run(const char *strategy, const char *word, const char *n
     process_nobody_left(GUARD);
     double took = stopwatch_read(&watch);
     stopwatch_expect(&watch, took, ENDS_WITHIN, "all others ended");
-    if (process_says(&run, name, "Killed (SIGKILL)") != 1)
+    if (process_says(&run, name, "(SIGKILL)") != 1)
         fail_msg("the launcher should name %s:\n%s", name, process_err(&run));
-    if (process_says(&run, "", "died") != process_says(&run, name, "died"))
-        fail_msg("nobody should be blamed but %s:\n%s", name, process_err(&run));
+    if (process_says(&run, "", SAYS_DIED) != process_says(&run, name, SAYS_DIED))
+        fail_msg("only %s should be blamed:\n%s", name, process_err(&run));
     assert_int_equal(files_left("entrain"), 0); /* tokens travel by descriptor */
     promise("entrain run, %s, %skilled: exit 1 after %.2f s, no process, no file left", strategy, name, took);
 }
 
-/* Ranks read the files of a set where they lie: the sentence has the file, whichever thread has met its end. */
+/* Ranks map the files of a set. Whichever thread meets the new end of one, the sentence names the file. */
 static void test_data_is_cut(void **state)
 {
     process run;
@@ -156,8 +159,7 @@ static void test_data_is_cut(void **state)
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(process_wait(&run, GUARD), 1);
     process_nobody_left(GUARD);
-    if (process_says(&run, "died",
-                     "/cut/data_batch_2.bin was cut, or cannot be read, while it was mapped (SIGBUS)") != 1)
+    if (process_names(&run, SAYS_DIED, "/cut/data_batch_2.bin", "(SIGBUS)") != 1)
         fail_msg("the file should be named:\n%s", process_err(&run));
     promise("a data file that is cut under a run ends it, and is named");
 }
@@ -183,7 +185,7 @@ static void interrupt(const char *strategy, int signal_number)
     process_nobody_left(GUARD);
     const double took = stopwatch_read(&watch);
     stopwatch_expect(&watch, took, ENDS_WITHIN, "the run ended");
-    assert_int_equal(process_says(&run, "", "died"), 0); /* nobody is to blame */
+    assert_int_equal(process_says(&run, "", SAYS_DIED), 0); /* no process is to blame */
     promise("%s to entrain run, %s: exit %d after %.2f s, no process left",
             signal_number == SIGINT ? "Ctrl-C" : "SIGTERM", strategy, 128 + signal_number, took);
 }
@@ -198,8 +200,8 @@ static void test_interrupted(void **state)
 
 /* ---- long waits -------------------------------------------------------------------------------------- */
 
-/* One rank is stopped for a while: the others say for whom they wait and why, in a step; it says nothing when
- * it goes on. Nobody is lost. */
+/* One rank is stopped for a while: one line says for which rank the others wait, why, and in which step. The rank itself
+ * logs nothing when it continues. No rank is lost. */
 static void test_wait_explained(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
@@ -212,24 +214,23 @@ static void test_wait_explained(void **state)
         const pid_t stopped = process_child(run.pid, "--rank=1");
         assert_true(stopped > 0);
         assert_int_equal(kill(stopped, SIGSTOP), 0);
-        const char *line = wait_for_line(&run, ": 1 of 2 ranks; waiting ", GUARD);
+        const double begin = now_seconds();
+        const char *line = wait_for_line(&run, "SIGSTOP", GUARD);
         char is_of[48];
         snprintf(is_of, sizeof is_of, "%s #1 (net1.weight", s == 0 ? "all-reduce" : "push-pull");
-        if (strstr(line, is_of) == NULL || strstr(line, "for rank 1 (") == NULL ||
-            strstr(line, ": stopped (SIGSTOP or Ctrl-Z)") == NULL ||
-            atof(strstr(line, "; waiting ") + 10) < 5)
+        if (!text_has(line, is_of) || !text_has(line, "rank 1") || now_seconds() - begin < 4)
             fail_msg("the wait should be explained; it said: %s", line);
         promise("a wait under %s is explained: %s", strategies[s], line);
-        if (s == 1) wait_for_line(&run, "has held the push of rank 0 at clock ", GUARD);
+        if (s == 1) wait_for_line(&run, "push of rank 0", GUARD);
         assert_int_equal(kill(stopped, SIGCONT), 0);
         assert_int_equal(kill(run.pid, SIGINT), 0);
         assert_int_equal(process_wait(&run, GUARD), 130);
-        assert_int_equal(process_says(&run, "waiting ", ""), 1);
+        assert_int_equal(process_says(&run, "SIGSTOP", ""), 1);
         process_nobody_left(GUARD);
     }
 }
 
-/* The terminal is closed: an early end like any other, not a run torn apart. */
+/* The terminal is closed: an early end in good order, as by Ctrl-C. */
 static void test_hung_up(void **state)
 {
     (void)state;
@@ -250,7 +251,7 @@ static void test_hung_up(void **state)
     assert_non_null(strstr(text, "\"exit\": \"interrupted\""));
 }
 
-/* The launcher itself is killed: its children must not train on. */
+/* The launcher itself is killed: its children must end too. */
 static void test_launcher_killed(void **state)
 {
     (void)state;
@@ -262,7 +263,7 @@ static void test_launcher_killed(void **state)
     process_nobody_left(GUARD);
 }
 
-/* The folder of psd's state, as psd was told it. */
+/* The folder of psd's state, as its command line has it. */
 static void state_of(pid_t psd, char folder_out[256])
 {
     char path[64], text[4096];
@@ -278,7 +279,7 @@ static void state_of(pid_t psd, char folder_out[256])
     assert_int_equal(strncmp(folder_out, "/tmp/entrain-state-", 19), 0);
 }
 
-/* Neither is the state of a psd that could have come back left behind. */
+/* The state of a psd that could have come back is removed too. */
 static void test_launcher_killed_with_state(void **state)
 {
     (void)state;
@@ -297,23 +298,19 @@ static void test_launcher_killed_with_state(void **state)
 
 /* ---- a run that diverges -------------------------------------------------------------------------------- */
 
-/* Whatever keeps the ranks in step: 1, and the same sentence. With so few steps that no step's own loss shows it, the
- * final weights' does. */
+/* With any strategy: exit code 1, and a sentence with the loss and a smaller --lr. In a run of so few steps that no step's
+ * own loss shows it, the loss of the final weights does. */
 static void test_diverged(void **state)
 {
     static const struct {
         const char *strategy;
         int workers, steps;
         const char *says;
-    } runs[] = {{"solo", 1, 600, "the loss of step "},
-                {"ring", 2, 600, "the loss of step "},
-                {"ps-sync", 2, 600, "the loss of step "},
-                {"ps-async", 2, 600, "the loss of step "},
-                {"ssp:bound=2", 2, 600, "the loss of step "},
-                {"hierarchical", 2, 600, "the loss of step "},
-                {"hybrid:auto", 2, 600, "the loss of step "},
-                {"plugins/localsgd.so:period=8", 2, 600, "the loss of step "},
-                {"ring", 2, 10, "the loss of the final weights "}};
+    } runs[] = {{"solo", 1, 600, "step"},        {"ring", 2, 600, "step"},
+                {"ps-sync", 2, 600, "step"},     {"ps-async", 2, 600, "step"},
+                {"ssp:bound=2", 2, 600, "step"}, {"hierarchical", 2, 600, "step"},
+                {"hybrid:auto", 2, 600, "step"}, {"plugins/localsgd.so:period=8", 2, 600, "step"},
+                {"ring", 2, 10, "final"}};
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         char strategy[1024];
@@ -327,14 +324,13 @@ static void test_diverged(void **state)
                       runs[i].workers, strategy, runs[i].steps);
         const int code = process_wait(&p, GUARD);
         if (code != 1) fail_msg("%s diverged and ended with %d:\n%s", strategy, code, process_err(&p));
-        if (process_says(&p, runs[i].says,
-                         "is not finite: training has diverged; try a smaller --lr than 10") < 1)
+        if (process_names(&p, runs[i].says, "diverged", "10") < 1)
             fail_msg("%s should say that it diverged; it said:\n%s", strategy, process_err(&p));
     }
     process_nobody_left(GUARD);
 }
 
-/* A loss that is still a number: the run ends well, and says so. One that learns says nothing. */
+/* A loss that has grown and is still a number: the run ends with 0 and a warning. A run that learns has no warning. */
 static void test_grown(void **state)
 {
     (void)state;
@@ -349,8 +345,8 @@ static void test_grown(void **state)
                       "--limit-test-samples=8 --steps=10 --lr=%g --out=%s/grown%d",
                       e == 0 ? 5 : 0.01, system_folder(), e);
         assert_int_equal(process_wait(&p, GUARD), 0);
-        assert_int_equal(
-            process_says(&p, "the training loss has grown from 0.85", "try a smaller --lr than 5"), e == 0);
+        assert_int_equal(process_names(&p, "--lr", "5", ""), e == 0);
+        assert_int_equal(process_says(&p, " 0.85", "--lr"), e == 0);
         assert_int_equal(process_says(&p, " W ", ""), e == 0);
         assert_non_null(result = json_load_file(path, 0, NULL));
         assert_int_equal(json_is_true(json_object_get(result, "diverged")), e == 0);

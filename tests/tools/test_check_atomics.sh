@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_check_atomics.sh: tools/check_atomics.py finds one offence of each kind in a small tree, and none that is allowed. Where
-# there is a clang: the product uses no atomic without a call, which the count would not see.
+# test_check_atomics.sh: tools/check_atomics.py finds one offence of each kind in a small tree, and allows the rest. Where there
+# is a clang: the product uses no atomic without a call, which the count would miss.
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
@@ -25,20 +25,20 @@ check
 [ $code = 0 ] || bad "refused what is allowed: $said"
 
 sed -i '1i int line;' "$work/core/a.c"
-finds 'the lines or orders of `full` are others now'
+finds '`full`'
 check --write
 [ $code = 0 ] && grep -q '`core/a.c:5` acquire' "$work/docs/memory-order.md" || bad "--write put in no lines: $said"
 
 sed -i 's/memory_order_acquire/memory_order_relaxed/' "$work/core/a.c"
-finds 'the lines or orders of `full` are others now'
+finds '`full`'
 sed -i 's/memory_order_relaxed/memory_order_acquire/' "$work/core/a.c"
 
 echo 'void more(struct box *b) { atomic_store(&b->other, 1); }' > "$work/core/b.c"
-finds 'core/b.c:1: other (stores seq_cst) is in 0 rows'
+finds 'core/b.c:1: other '
 rm "$work/core/b.c"
 
 sed -i 's/^| `count`/| `count`, `gone`/' "$work/docs/memory-order.md"
-finds 'gone is in none of the files'
+finds '\<gone\>'
 
 command -v clang >/dev/null || exit 0
 cd "$top" || exit 2

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_gpu_run.sh: tests/gpu/run on a machine whose nvidia-smi knows no GPU ends before it builds, and leaves no file.
+# test_gpu_run.sh: on a machine whose nvidia-smi finds no GPU, tests/gpu/run ends before it builds, and leaves no file.
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
@@ -11,6 +11,6 @@ chmod +x "$work/bin/nvidia-smi"
 said=$(PATH=$work/bin:$PATH "$top/tests/gpu/run" --build="$work/build" --out="$work/out" --minutes=1 2>&1)
 code=$?
 [ $code = 2 ] || bad "exit $code: $said"
-[ "$said" = "tests/gpu/run: there is no GPU here that works (nvidia-smi: No devices were found); --fake tries this script on a simulated one" ] ||
-    bad "$said"
+case $said in *"No devices were found"*--fake*) ;; *) bad "$said" ;; esac
+[ "$(echo "$said" | wc -l)" = 1 ] || bad "$said"
 [ "$(ls "$work")" = bin ] || bad "left: $(ls "$work")"

@@ -1,9 +1,10 @@
 #!/bin/sh
-# test_make.sh product|moved|onednn|demo: what the Makefile promises before a compiler runs.
+# test_make.sh product|moved|onednn|demo: checks of the Makefile that need no compiler.
 #   product   make compiles the programs, plugins and libentrain; tests and benches are for `make tests` alone
 #   moved     in a tree that was moved with its build folder every target stops with one sentence, before it builds or installs
-#   onednn    with a oneDNN of a version that is not known make says so, and builds all but the device cpu
-#   demo      the Python of make demo-resnet that Ctrl-C left half made is made again, and one that is whole is not
+#   onednn    make reports a oneDNN of an unknown version, and builds all but the device cpu
+#   demo      make demo-resnet makes its Python again where Ctrl-C left it half made, and keeps one that is whole
+# Promise: make compiles the product only, and in a tree that was moved every target stops with one sentence.
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 command -v make >/dev/null || { echo "SKIP: there is no make"; exit 77; }
 work=$(mktemp -d) || exit 2
@@ -14,11 +15,11 @@ configure() { # SOURCES: a build folder in there, of makefiles
     cmake -S "$1" -B "$1/build" -G 'Unix Makefiles' -DENTRAIN_CUDA=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 }
 
-compiled() { # TARGET: what its objects are, by the folder of their source, or of the text that it is made of; nothing is run
+compiled() { # TARGET: the folders of the sources of its objects, or of the texts they are generated from; nothing is run
     make -C "$work/tree/build" -n -k "$1" 2>/dev/null | sed -n 's/.* -o .* -c .*\/tree\/\(build\/\)\{0,1\}\([a-z]*\)\/.*/\2/p' | sort -u | tr '\n' ' '
 }
 
-if [ "$1" = demo ]; then # with programs that only note what they are asked; pip is ended as often as $work/ends says
+if [ "$1" = demo ]; then # with programs that only log their arguments; pip is ended once for $work/ends
     mkdir -p "$work/path" "$work/build"
     cat >"$work/path/python3" <<END
 #!/bin/sh
@@ -41,7 +42,7 @@ END
 fi
 
 mkdir "$work/tree" && cp -r "$top/CMakeLists.txt" "$top/Makefile" "$work/tree" || exit 2
-for folder in bench cli cmake config core data examples include models ops plugin rank remote report run runtime server strategies tests tools worker; do
+for folder in bench cli cmake config core data examples include job models ops plugin rank remote report run runtime server strategies tests tools virtual worker; do
     ln -s "$top/$folder" "$work/tree/$folder" || exit 2
 done
 configure "$work/tree"
@@ -49,7 +50,7 @@ configure "$work/tree"
 case $1 in
 product)
     said=$(compiled all)
-    [ "$said" = "cli config core data examples models ops plugin rank remote report run runtime server strategies worker " ] || bad "make compiles: $said"
+    [ "$said" = "cli config core data examples job models ops plugin rank remote report run runtime server strategies virtual worker " ] || bad "make compiles: $said"
     said=$(compiled tests)
     case $said in *tests*) ;; *) bad "make tests compiles: $said" ;; esac ;;
 moved)
@@ -57,7 +58,7 @@ moved)
     for target in all tests cuda install tidy; do
         said=$(make -C "$work/other" --no-print-directory -s "$target" PREFIX="$work/prefix" 2>&1) && bad "make $target: $said"
         case $said in
-        *"was configured as $work/tree/build for the sources in $work/tree, not for these in $work/other: remove it (rm -rf build)"*) ;;
+        *"$work/tree/build"*"$work/other"*"rm -rf build"*) ;;
         *) bad "make $target: $said" ;;
         esac
     done
@@ -68,7 +69,8 @@ onednn)
     rm -rf "$work/tree/build"
     said=$(make -C "$work/tree" --no-print-directory -s configure \
         CMAKE_FLAGS="-DENTRAIN_CUDA=OFF -DDNNL_INCLUDE_DIR=$work/include -DDNNL_LIBRARY=$work/libdnnl.so") || bad "make failed: $said"
-    [ "$said" = "no cpu device: oneDNN 4.1 was found, and 2 and 3 are known" ] || bad "make said: $said"
+    case $said in *oneDNN*4.1*) ;; *) bad "make said: $said" ;; esac
+    [ "$(echo "$said" | wc -l)" = 1 ] || bad "make said: $said"
     said=$(compiled all)
     case $said in *ops*) ;; *) bad "make compiles: $said" ;; esac
     ! make -C "$work/tree/build" -n -k all 2>/dev/null | grep -q device_cpu || bad "it builds the device cpu all the same" ;;

@@ -25,7 +25,7 @@ if [ "$2" = man ]; then
     exit $bad
 fi
 
-# What a shell would offer for the words of a line.
+# The completions that a shell would offer for the words of a line.
 offers() {
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
     _entrain

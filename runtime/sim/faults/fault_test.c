@@ -1,4 +1,4 @@
-/* fault_test.c - one strategy under faults drawn from a seed, and what it is held to (faults.h). */
+/* fault_test.c - one strategy under faults drawn from a seed, and the check of its promises (faults.h). */
 #include "runtime/sim/faults/faults.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 enum { TENSORS_MAX = 3, RANKS_MAX = 6, SHARDS_MAX = 2, STREAM = 0x7e3e57 };
 
-/* What a push to a partition has come to. */
+/* The state of a push to a partition. */
 enum { UNKNOWN = 0, CALLED, ANSWERED, ORPHANED };
 
 typedef struct trial {
@@ -45,7 +45,7 @@ static uint64_t draw(trial *t, uint64_t below)
     return eni_rng_below(&t->key, t->draws++, below);
 }
 
-/* Off in half of the cases, so that each fault is also met alone. */
+/* Off in half of the cases, so that each fault also occurs alone. */
 static double draw_share(trial *t, double most)
 {
     return draw(t, 2) ? 0 : most * eni_rng_unit(&t->key, t->draws++);
@@ -71,7 +71,7 @@ static uint64_t one_sample(void *user, uint64_t micro_batch)
     return 1;
 }
 
-static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+static en_status one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
     (void)rank, (void)param;
@@ -79,6 +79,7 @@ static void one_hot(void *user, int rank, uint64_t micro_batch, const float *par
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)
             grad[element_of(t, b, k, micro_batch)] = -1;
+    return EN_OK;
 }
 
 static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
@@ -86,11 +87,11 @@ static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro
     return &t->told[((uint64_t)bucket * (uint64_t)t->shards + (uint64_t)store) * t->batches + micro_batch];
 }
 
-/* A client is answered: none that still works may be more than `bound` calls behind. */
+/* On an answer: no client that still works may be more than `bound` calls behind. */
 static void check_bound(trial *t, const eni_news *n)
 {
     const int32_t next = t->config.local_size > 0 ? t->config.local_size : 1; /* of leaders, or of ranks */
-    if (t->plan.rank_deaths > 0) return; /* clocks begin anew: then the store's own count stands alone */
+    if (t->plan.rank_deaths > 0) return; /* clocks restart: only the store's own count is checked */
     for (int32_t r = 0; r < t->ranks; r += next)
         if (!t->has_finished[r] && (double)n->seq > (double)t->seq[r][n->bucket][n->store] + t->bound)
             broken(t, "a rank ran further ahead than the bound");
@@ -137,10 +138,10 @@ static void check_weights(trial *t, const eni_sim_result *result)
             }
     if (fabs(sum - (double)result->updates) > 1e-3)
         broken(t, "the sum of the weights is not the number of steps");
-    if (applied != t->figures.applied) broken(t, "the store counts other samples than it applied");
+    if (applied != t->figures.applied) broken(t, "the store's count of applied samples is wrong");
 }
 
-/* ---- what the seed says -------------------------------------------------------------------------------- */
+/* ---- drawn from the seed ------------------------------------------------------------------------------- */
 
 static void draw_faults(trial *t)
 {
@@ -190,7 +191,7 @@ static void draw_run(trial *t)
         .micro_batches = t->batches,
         .bucket_cap_bytes = t->piece * (uint64_t)t->shards * sizeof(float),
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 1},
-        .compute = {.mean_ns = ENI_MILLI, .noise = ENI_SIM_LOGNORMAL, .sigma = 0.5},
+        .compute = {.law = {ENI_LAW_LOGNORMAL, ENI_MILLI, .spread = 0.5}},
         .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
         .max_events = 5000000,
         .faults = &eni_faults,

@@ -1,5 +1,5 @@
-/* faults.c - which faults there are and when, its end, and what the stores counted against
- * what was seen from outside (faults.h). */
+/* faults.c - which faults occur and when, the end of a run, and the stores' counts against those seen from
+ * outside (faults.h). */
 #include "runtime/sim/faults/faults.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "core/try.h"
 #include "runtime/sim/faults/faults_impl.h"
 
-enum { STREAM = 0x570a3000 }; /* of the random numbers: no rank's */
+enum { STREAM = 0x570a3000 }; /* of random numbers: different from every rank's */
 
 static void time_is_up(void *sim_, void *unused)
 {

@@ -1,12 +1,12 @@
-/* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links are
- * cut one way or both, stores and ranks die and come back. All of it drawn from one seed.
+/* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links break
+ * one way or both, stores and ranks die and come back. All of it drawn from one seed.
  *
- * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it sends again
- * what is not answered, keeps what no saved state has, and replays it to a store that came back.
+ * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it resends unanswered
+ * calls, keeps those that are in no saved state, and replays them to a store that came back.
  *
  * A store is saved (runtime/store/store_save.h) at random moments; a state counts once its write is over. One
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
- * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
+ * incarnation; only strategies that claim their data allow that. The leader's messages (epochs, members) are
  * delayed, never lost. */
 #ifndef FAULTS_FAULTS_H
 #define FAULTS_FAULTS_H
@@ -22,10 +22,10 @@ enum {
     ENI_NEWS_CALLED = 1, /* a rank made a call */
     ENI_NEWS_ANSWERED,   /* it has its answer: from now on the push must not be lost */
     ENI_NEWS_ORPHANED,   /* answered, not yet stable, and its rank died: it may be lost with the store */
-    ENI_NEWS_FINISHED    /* a rank calls no more */
+    ENI_NEWS_FINISHED    /* a rank makes no more calls */
 };
 
-/* What happens to one call of one rank on one partition. */
+/* An event in the life of one call of one rank on one partition. */
 typedef struct eni_news {
     int type;
     int32_t rank, store;
@@ -33,7 +33,7 @@ typedef struct eni_news {
     uint64_t seq, micro_batch;
 } eni_news;
 
-/* What went on, for reports. */
+/* Counts, for reports. */
 typedef struct eni_fault_stats {
     uint64_t messages, dropped, doubled, delayed, cut, stale; /* stale: of an earlier incarnation, refused */
     uint64_t resends, replays, saves, store_deaths, rank_deaths;
@@ -43,17 +43,17 @@ typedef struct eni_fault_stats {
 typedef struct eni_fault_plan {
     uint64_t seed;
     int64_t quiet_ns; /* no faults from then on */
-    int64_t limit_ns; /* not finished so long after the faults end: EN_ETIMEOUT */
+    int64_t limit_ns; /* after the faults end; then EN_ETIMEOUT */
     double drop, twice, slow;
-    int64_t slow_ns;                         /* the most that a slow message is delayed */
-    int64_t resend_ns;                       /* how long a client waits for an answer */
-    int64_t save_ns;                         /* a store is saved about so often */
-    int64_t write_ns;                        /* the most that writing it takes */
-    int64_t outage_ns;                       /* the most that a link, a store or a rank is away */
-    int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before that */
+    int64_t slow_ns;                         /* longest delay of a slow message */
+    int64_t resend_ns;                       /* a client's wait for an answer */
+    int64_t save_ns;                         /* average interval of a store's saves */
+    int64_t write_ns;                        /* longest write of a save */
+    int64_t outage_ns;                       /* longest outage of a link, a store or a rank */
+    int32_t cuts, store_deaths, rank_deaths; /* their numbers, spread over the time before quiet_ns */
     /* The strategy steps on every push: staleness is counted a second time and compared. */
     bool steps_at_once;
-    void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
+    void (*news)(void *user, const eni_news *news); /* NULL: not reported */
     void *user;
     eni_fault_stats *figures; /* filled */
 } eni_fault_plan;
@@ -61,17 +61,17 @@ typedef struct eni_fault_plan {
 /* A run's `faults`; its faults_config is then an eni_fault_plan. */
 extern const struct eni_sim_faults eni_faults;
 
-/* ---- fault_test.c: one strategy under faults, and whether it kept what is promised --------------------- */
+/* ---- fault_test.c: one strategy under faults, and whether it kept its promise -------------------------- */
 
-/* Everything but the strategy is drawn from the seed: ranks, shards, buckets, steps, how much goes wrong.
+/* Everything but the strategy is drawn from the seed: ranks, shards, buckets, steps, rates of faults.
  * The oracle: plain SGD of rate 1 from weights 0; the gradient of micro-batch m is -1 at element m of every
  * partition and 0 elsewhere. So an element is the history of one push to one partition: 1 / (pushes in its
  * step) if it was applied once, 0 if never; and the sum over a partition is its number of steps.
  *
  *     answered        applied exactly once                       not answered    once or never
  *     EN_SYNCHRONOUS  and once more, with momentum and a noisy quadratic: the bytes of a run without faults
- *     bound=N         N >= 0: no answer to a client more than N ahead (then a synchronous strategy's bytes depend on
- *                     who comes first, and are not compared)
+ *     bound=N         N >= 0: no answer to a client more than N ahead (then a synchronous strategy's bytes
+ *                     depend on the order of arrival, and are not compared)
  *     at once         staleness counted a second time, outside of the store, is the store's
  *     all             finished within the limit after the faults end
  *
@@ -84,7 +84,7 @@ typedef enum eni_promise {
     ENI_PROMISE_AT_ONCE   /* and in a step of its own */
 } eni_promise;
 
-/* What the built-in strategies promise; ENDS for others. */
+/* The promise of a built-in strategy; ENDS for others. */
 eni_promise eni_promise_of(const char *strategy_name);
 
 /* Runs one seed. `spec` is how the strategy was named, for the line that repeats it. Adds to *figures. EN_OK;

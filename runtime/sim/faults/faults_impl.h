@@ -11,19 +11,19 @@
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/world.h"
 
-/* A saved state and what it promises. */
+/* A saved state and its promises. */
 typedef struct eni_snapshot {
     uint8_t *bytes;
     size_t n, room;
     uint64_t *seq;            /* (ranks, buckets) the last calls that it has taken in */
-    uint64_t *incarnation;    /* (ranks) whose */
+    uint64_t *incarnation;    /* (ranks) of those calls */
     uint8_t *has_finished;    /* (ranks) */
     uint64_t behind, counted; /* the second account of staleness */
 } eni_snapshot;
 
 typedef struct eni_fault_store {
     bool is_writing;
-    uint64_t write; /* counts saves: the end of one that a death cut short is void */
+    uint64_t write; /* counts saves: the end of one interrupted by a death is void */
     eni_snapshot pending, safe;
     uint64_t behind, counted; /* staleness of the live store, counted here */
 } eni_fault_store;
@@ -33,10 +33,10 @@ typedef struct eni_cut {
     int64_t from_ns, to_ns;
 } eni_cut;
 
-/* What the leader knows of a rank. */
+/* The leader's record of a rank. */
 typedef struct eni_presence_of {
     uint64_t incarnation;
-    uint64_t clock; /* calls on each partition before this incarnation, as others counted them */
+    uint64_t clock; /* calls on each partition before this incarnation, as the others counted them */
     bool is_in;
 } eni_presence_of;
 
@@ -58,15 +58,15 @@ void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void
 /* A MEMBER event into one store. */
 en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
 
-/* ---- outage.c: events for the queue, but for keep */
+/* ---- outage.c: events for the queue, except keep */
 
-/* Whose state is being saved, and the how manyth save that is. */
+/* A save in progress: the store's number, and the save's. */
 typedef struct eni_fault_saving {
     int32_t store;
     uint64_t write;
 } eni_fault_saving;
 
-/* The state of store k of this moment. */
+/* Copies the present state of store k. */
 en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept);
 void eni_faults_save(void *sim, void *saving);
 void eni_faults_store_dies(void *sim, void *store);
@@ -77,11 +77,11 @@ void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data);
 en_status eni_faults_at_store(eni_sim_store *store, eni_sim_message *message);
 void eni_faults_watch(eni_sim_rank *rank, const eni_client_event *event, const eni_client_action *action);
 
-/* The store of a new epoch is there: everything that it may not have is sent again. */
+/* The store of a new epoch is there: resends everything that it may not have. */
 void eni_faults_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
-/* The end of a rank's client, with what that means to who listens. */
+/* Ends a rank's client, and reports the answered calls that may be lost with it. */
 void eni_faults_client_dies(eni_sim_rank *rank);
-/* Whether every call of a rank that has finished is answered, and every store has heard that it has. */
+/* Whether every call of a rank that has finished is answered, and every store knows that it has. */
 bool eni_faults_is_done(const eni_sim_rank *rank);
 
 #endif

@@ -1,6 +1,5 @@
-/* messages.c - messages between ranks and stores under faults: they are lost, doubled, delayed or cut off,
- * find a store that is down, and are sent again where an answer does not come. What they are about is the
- * business of delivery.c.
+/* messages.c - messages between ranks and stores under faults: they are lost, doubled, delayed or stopped by a
+ * broken link, find a store that is down, and are resent if no answer comes. delivery.c handles their contents.
  *
  * From top to bottom: draws from the seed, a message that leaves, one that arrives at a store, the clients of
  * the ranks. */
@@ -55,8 +54,8 @@ static bool is_cut(const eni_sim *sim, const eni_header *h)
     return false;
 }
 
-/* What an answer says of the last saved state: the last call of this client that it has. GOODBYE: whether it
- * has heard FINISHED, hence all calls before. */
+/* The `stable` of an answer: the last call of this client in the last saved state. GOODBYE: whether that
+ * state has FINISHED, hence all calls before. */
 static uint64_t stable_of(const eni_sim *sim, const eni_header *h)
 {
     const eni_snapshot *safe = &sim->fault_state->fault[h->shard].safe;
@@ -103,7 +102,7 @@ en_status eni_faults_at_store(eni_sim_store *store, eni_sim_message *m)
     const eni_header h = m->header;
     eni_fault_store *fault = &sim->fault_state->fault[h.shard];
     uint64_t version = 0;
-    if (store->core == NULL || store->epoch != h.epoch) { /* psd refuses it without a look at the store */
+    if (store->core == NULL || store->epoch != h.epoch) { /* psd refuses it before the store sees it */
         sim->fault_state->figures->stale++;
         eni_sim_free(sim, m);
         return EN_OK;
@@ -135,14 +134,14 @@ static void tell(const eni_sim_rank *rank, eni_news news)
     if (plan->news != NULL) plan->news(plan->user, &news);
 }
 
-/* Rings when an answer is overdue, unless that was sent again meanwhile. */
+/* Fires when an answer is overdue, unless the message was resent meanwhile. */
 typedef struct alarm {
     int32_t rank;
     uint64_t incarnation, attempt;
     eni_client_event overdue;
 } alarm;
 
-/* How often what a partition awaits was sent, or (ENI_CLIENT_ALL) FINISHED. */
+/* The number of times that a partition's awaited message, or (ENI_CLIENT_ALL) FINISHED, was sent. */
 static uint64_t *attempts_of(const eni_sim_rank *rank, uint32_t bucket, int store)
 {
     const eni_sim *sim = rank->sim;
@@ -209,7 +208,7 @@ void eni_faults_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t ep
                        &(eni_client_event){.type = ENI_CLIENT_RETURNED, .shard = store, .epoch = epoch});
 }
 
-/* What it kept dies with it: what was answered and is not durable may be lost with a store. */
+/* The calls it kept die with it: those answered and not durable may be lost with a store. */
 void eni_faults_client_dies(eni_sim_rank *rank)
 {
     for (int k = 0; k < rank->client.nshards; k++)

@@ -1,4 +1,4 @@
-/* outage.c - what dies and comes back: stores, from what they had saved, and ranks. */
+/* outage.c - deaths and returns: of stores, which come back from a saved state, and of ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
     return EN_OK;
 }
 
-/* The write is over: from here on the state is what the store comes back from. */
+/* The write is over: the store comes back from this state from now on. */
 static void save_ends(void *sim_, void *saving_)
 {
     eni_sim *sim = sim_;
@@ -80,7 +80,7 @@ void eni_faults_save(void *sim_, void *saving_)
 
 /* ---- the death of a store ------------------------------------------------------------------------------ */
 
-/* A word of the leader: another incarnation of a store is there. */
+/* A message of the leader: another incarnation of a store is there. */
 typedef struct leader_word {
     int32_t rank, store;
     uint32_t epoch;
@@ -156,12 +156,12 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
     eni_fault_state *w = sim->fault_state;
     w->member[r].is_in = member == EN_MEMBER_JOINED;
     for (int32_t k = 0; k < sim->stores.n; k++) {
-        if (sim->stores.all[k].core == NULL) continue; /* it is told when it returns */
+        if (sim->stores.all[k].core == NULL) continue; /* it learns of it when it returns */
         eni_sim_fail(sim, eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member));
     }
 }
 
-/* The least clock of those that still work, as heartbeats tell it: the leader gives it to who joins late. */
+/* The least clock of the working ranks, as in heartbeats: the leader sends it to a late joiner. */
 static uint64_t least_clock(const eni_sim *sim, int32_t joining)
 {
     const eni_presence_of *member = sim->fault_state->member;

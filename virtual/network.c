@@ -1,0 +1,188 @@
+/* network.c - real gradients for the virtual host: micro-batch m of the plan through forward and backward, on the weights and
+ * the running statistics that its rank has at that moment. */
+#include "virtual/network.h"
+
+#include <string.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "job/job.h"
+#include "models/formats/weights.h"
+#include "ops/device.h"
+
+struct eni_virtual_network {
+    eni_job job;
+    eni_dataset *dataset;
+    eni_device device;
+    en_model *model;
+    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
+    uint32_t *indices;       /* (batch) */
+    float *x;                /* (batch, H, W, C) */
+    void *target;            /* (batch) */
+    float *init;             /* (schema.count) */
+    float *states;           /* (nranks, schema.nstate); NULL: none */
+    eni_evaluation *evaluation;
+    int split; /* that is evaluated */
+    eni_sim_problem problem;
+};
+
+/* ---- the problem ---- */
+
+static uint64_t samples(void *user, uint64_t micro_batch)
+{
+    const eni_virtual_network *n = user;
+    eni_micro micro;
+    return eni_plan_micro(&n->job.plan, micro_batch, &micro) == EN_OK ? micro.count : 0;
+}
+
+static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    eni_virtual_network *n = user;
+    eni_micro micro;
+    en_score score;
+    EN_TRY(eni_plan_micro(&n->job.plan, micro_batch, &micro));
+    if (micro.count == 0) { /* of a step that is smaller */
+        memset(grad, 0, n->job.schema.count * sizeof *grad);
+        return EN_OK;
+    }
+    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, n->indices);
+    eni_dataset_gather(n->dataset, ENI_TRAIN, micro.epoch, n->indices, micro.count, n->x, n->target);
+    const en_batch batch = {.n = (int64_t)micro.count, .x = n->x, .target = n->target};
+    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
+    EN_TRY(en_model_forward(n->model, param, state, &batch));
+    EN_TRY(en_model_backward(n->model, param, grad, NULL, NULL));
+    return en_model_result(n->model, &score);
+}
+
+/* ---- open ---- */
+
+static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtual *simulation)
+{
+    const eni_sim_config *sim = &simulation->sim;
+    const bool has_store = (sim->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
+    bool may_claim;
+    n->job.strategy = sim->strategy;
+    EN_TRY(eni_job_network(&n->job, c));
+    const eni_data_options data = eni_job_data(&n->job, c);
+    EN_TRY(eni_dataset_open(&data, &n->dataset));
+    EN_TRY(eni_job_assign(&n->job, c, sim->nranks, sim->nranks == 1 && !has_store, &may_claim));
+    EN_TRY(eni_job_plan(&n->job, c, n->dataset->split[ENI_TRAIN].count, sim->nranks));
+    return eni_job_optimizer(&n->job, c);
+}
+
+static en_status open_model(eni_virtual_network *n, const eni_config *c, const char *plugins)
+{
+    if (eni_device_is_gpu(c->device))
+        return eni_fail(EN_EINVAL, "sim",
+                        "--device=%s: virtual time computes on the processor; give cpu or ref", c->device);
+    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &n->device));
+    EN_TRY(en_model_new(&n->job.schema, n->device.ops, n->device.ctx, NULL, &n->model));
+    EN_TRY(en_model_prepare(n->model, (int64_t)n->job.plan.batch, EN_MODEL_TRAIN));
+    n->split = n->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
+    const uint64_t count = n->dataset->split[n->split].count;
+    const eni_set set = {.count = count,
+                         .batch = count < 256 ? count : 256,
+                         .sample_bytes = n->dataset->sample_floats * sizeof(float),
+                         .target_bytes = eni_dataset_target_bytes(n->dataset),
+                         .fill = n->split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
+                         .user = n->dataset};
+    return eni_evaluation_open(n->model, &set, true, &n->evaluation);
+}
+
+static en_status open_vectors(eni_virtual_network *n, int32_t nranks)
+{
+    const en_schema *schema = &n->job.schema;
+    const eni_plan *plan = &n->job.plan;
+    for (int i = 0; i < 2; i++) {
+        n->sampler[i] = eni_sampler_new(plan->train_samples, n->job.seed, n->job.order);
+        if (n->sampler[i] == NULL) return EN_ENOMEM;
+    }
+    n->indices = eni_alloc_array(plan->batch, sizeof *n->indices);
+    n->x = eni_alloc_array(plan->batch, n->dataset->sample_floats * sizeof *n->x);
+    n->target = eni_alloc_array(plan->batch, eni_dataset_target_bytes(n->dataset));
+    n->init = eni_alloc_array(schema->count, sizeof *n->init);
+    if (n->indices == NULL || n->x == NULL || n->target == NULL || n->init == NULL) return EN_ENOMEM;
+    en_schema_init_param(schema, n->job.seed, n->init);
+    if (schema->nstate == 0) return EN_OK;
+    n->states = eni_alloc_array((size_t)nranks * schema->nstate, sizeof *n->states);
+    if (n->states == NULL) return EN_ENOMEM;
+    for (int32_t r = 0; r < nranks; r++)
+        memcpy(n->states + (uint64_t)r * schema->nstate, n->job.state, schema->nstate * sizeof *n->states);
+    return EN_OK;
+}
+
+en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni_virtual *simulation,
+                                   eni_virtual_network **network_out)
+{
+    *network_out = NULL;
+    eni_virtual_network *n = eni_alloc(sizeof *n);
+    if (n == NULL) return EN_ENOMEM;
+    eni_sim_config *sim = &simulation->sim;
+    en_status st = open_job(n, c, simulation);
+    if (st == EN_OK) st = open_model(n, c, plugins);
+    if (st == EN_OK) st = open_vectors(n, sim->nranks);
+    if (st != EN_OK) {
+        eni_virtual_network_close(n);
+        return st;
+    }
+    const eni_job *job = &n->job;
+    n->problem = (eni_sim_problem){.count = job->schema.count,
+                                   .tensors = job->schema.tensors,
+                                   .ntensors = job->schema.ntensors,
+                                   .init = n->init,
+                                   .samples = samples,
+                                   .grad = gradient,
+                                   .user = n};
+    sim->problem = &n->problem;
+    sim->micro_batches = job->plan.micro_batches;
+    sim->assign = job->is_claiming ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
+    sim->bucket_cap_bytes = (uint64_t)(c->bucket_cap_mb * 1048576);
+    sim->optimizer = job->optimizer;
+    sim->hyper = job->hyper;
+    sim->schedule = job->schedule;
+    sim->eval_every = eni_job_samples(job, c->eval_every);
+    *network_out = n;
+    return EN_OK;
+}
+
+void eni_virtual_network_close(eni_virtual_network *n)
+{
+    if (n == NULL) return;
+    eni_evaluation_close(n->evaluation);
+    en_model_free(n->model);
+    eni_device_close(&n->device);
+    eni_sampler_free(n->sampler[0]);
+    eni_sampler_free(n->sampler[1]);
+    eni_dataset_close(n->dataset);
+    eni_groups_free(n->job.groups);
+    eni_free(n->job.state);
+    en_schema_fini(&n->job.schema);
+    eni_free(n->indices);
+    eni_free(n->x);
+    eni_free(n->target);
+    eni_free(n->init);
+    eni_free(n->states);
+    eni_free(n);
+}
+
+/* ---- results ---- */
+
+en_status eni_virtual_network_evaluate(eni_virtual_network *n, const float *param, eni_set_score *score_out,
+                                       bool *has_accuracy_out)
+{
+    *has_accuracy_out = n->dataset->classes > 0;
+    return eni_evaluation_run(n->evaluation, param, n->states, score_out);
+}
+
+en_status eni_virtual_network_digest(const eni_virtual_network *n, const float *param,
+                                     char hex_out[ENI_DIGEST_HEX])
+{
+    return eni_weights_digest(&n->job.schema, param, hex_out);
+}
+
+void eni_virtual_network_names(const eni_virtual_network *n, const char **model_out, const char **data_out)
+{
+    *model_out = n->job.schema.spec;
+    *data_out = n->dataset->name;
+}
