@@ -209,9 +209,8 @@ typedef struct eni_config {
     bool mute;        /* no output for people: the starting command reports */
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: no launcher */
     bool check;       /* the worker joins, tries the exchange, and leaves */
-    char
-        *probe; /* and measures "call", "copy", "compute" or all-reduces of "MIN..MAX" bytes; NULL: nothing */
-    char *takes; /* "2..8:64", of an elastic run: run/worker_range.h */
+    char *probe;      /* with check: measure "call", "copy", "compute" or all-reduces of "MIN..MAX" bytes */
+    char *takes;      /* "2..8:64", of an elastic run: run/worker_range.h */
 
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */

@@ -27,7 +27,7 @@ typedef struct eni_gpu_seen {
     char bus[16];  /* "0000:1b:00.0" */
     uint64_t memory_bytes, free_bytes; /* 0: not known */
     int major, minor;                  /* compute capability; 0: not known */
-    char cpus[128];                    /* that are nearest, "0-31,64-95"; "": not known */
+    char cpus[128];                    /* the nearest ones, "0-31,64-95"; "": not known */
     int numa_node;                     /* -1: not known */
     eni_gpu_user users[ENI_GPU_USERS]; /* the first of them */
     int nusers;                        /* all of them; -1: not known */

@@ -12,7 +12,7 @@ enum {
     ENI_RNG_ORDER = 2,     /* the data order; step = epoch */
     ENI_RNG_STRATEGY = 3,  /* en_host.rand */
     ENI_RNG_STRAGGLER = 4, /* injected delays */
-    ENI_RNG_SYNTHETIC = 5, /* made-up data sets */
+    ENI_RNG_SYNTHETIC = 5, /* synthetic data sets */
     ENI_RNG_SIM = 6,       /* virtual time: compute and link noise */
     ENI_RNG_TEST = 7,
     /* Crops and mirrors; step = epoch, index = 4 * sample + the draw; test images: rank 1, step 0. */

@@ -30,10 +30,8 @@ eni_data_want eni_data_want_of(const en_schema *schema);
 typedef struct eni_data_options {
     /* One of eni_dataset_name_at, or a folder with files of MNIST or CIFAR, or a URL of one. */
     const char *name;
-    const char
-        *folder; /* of the named set (NULL: as Debian's package installs it), or the local copy of a URL */
-    uint64_t
-        holdout; /* this many of the last training samples become ENI_HOLDOUT, before limit_train applies */
+    const char *folder; /* of the named set (NULL: as its package installs it), or the local copy of a URL */
+    uint64_t holdout;   /* the number of last training samples in ENI_HOLDOUT, before limit_train applies */
     uint64_t limit_train; /* use this many of the first samples; 0: all */
     uint64_t limit_test;
     uint64_t seed; /* of a synthetic set, and of augmentation */

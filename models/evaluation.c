@@ -147,7 +147,7 @@ void eni_evaluation_close(eni_evaluation *e)
 /* ---- evaluating -------------------------------------------------------------------------------------- */
 
 /* Copies unregistered host memory through the slots, a piece at a time. */
-static en_status bring(eni_evaluation *e, float *to, const float *from, uint64_t count)
+static en_status upload(eni_evaluation *e, float *to, const float *from, uint64_t count)
 {
     const en_device *ops = e->device.ops;
     const uint64_t most = (uint64_t)e->nslots * e->slot_bytes / sizeof *from;
@@ -227,8 +227,8 @@ en_status eni_evaluation_run(eni_evaluation *e, const float *param, const float 
     EN_TRY(await(e, true)); /* the last run may have ended early */
     e->pending = NULL;
     if (e->param != NULL) {
-        EN_TRY(bring(e, e->param, param, e->schema->count));
-        EN_TRY(bring(e, e->param + e->schema->count, state, state != NULL ? e->schema->nstate : 0));
+        EN_TRY(upload(e, e->param, param, e->schema->count));
+        EN_TRY(upload(e, e->param + e->schema->count, state, state != NULL ? e->schema->nstate : 0));
         param = e->param;
         state = state != NULL ? e->param + e->schema->count : NULL;
     }

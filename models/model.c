@@ -18,9 +18,8 @@
 
 /* A batch in flight, from its forward to its backward. */
 typedef struct in_flight {
-    const eni_prepared *size; /* size of the last forward or evaluate, or NULL */
-    const eni_step_node
-        *nodes; /* (schema->nnodes) of that size, and of this batch where several are in flight */
+    const eni_prepared *size;   /* size of the last forward or evaluate, or NULL */
+    const eni_step_node *nodes; /* (schema->nnodes) of that size and, if several are in flight, this batch */
     en_batch batch;
 } in_flight;
 

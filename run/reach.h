@@ -11,7 +11,7 @@ typedef struct eni_eval {
     double samples;  /* applied over all workers when the weights were taken, as far as rank 0 knew */
     double t;        /* seconds on the training clock */
     double loss;     /* NAN: not given */
-    double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
+    double accuracy; /* fraction, of the holdout if there is one; NAN: not defined for this model */
     bool is_bracket; /* evaluated only to enclose the target; not in the grid */
 } eni_eval;
 

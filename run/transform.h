@@ -8,9 +8,9 @@ enum { ENI_CHANNELS = 3, ENI_SIDE_MAX = 4096 };
 
 /* In the order of application. All zero: only the normalisation of the set. */
 typedef struct eni_transform {
-    int resize;    /* side of the square that images become; 0: as they are */
-    int pad, crop; /* black pixels on each side, then the side of the square that is cut out; crop 0: none */
-    bool has_flip; /* every second image is mirrored */
+    int resize;         /* side of the square to scale to; 0: original size */
+    int pad, crop;      /* black pixels on each side, then the side of the square crop; crop 0: none */
+    bool has_flip;      /* half of the images are mirrored */
     bool is_test_drawn; /* test images are cropped and mirrored at random too; else: cropped at the centre */
     int nchannels;      /* of the normalisation; 0: the set's own */
     float mean[ENI_CHANNELS], deviation[ENI_CHANNELS];

@@ -63,8 +63,7 @@ enum { EN_CLIENT_TENSORS = 900 }; /* most tensors of a run */
 /* Flags. */
 enum {
     EN_CLIENT_NESTEROV = 1,
-    EN_CLIENT_TCP =
-        2 /* gradients and weights over TCP even where psd is on this host (else: shared memory) */
+    EN_CLIENT_TCP = 2 /* gradients and weights over TCP even if psd is on this host (else: shared memory) */
 };
 
 /* A key of the store. */
@@ -84,23 +83,25 @@ typedef struct en_client_options {
     const char *server;       /* where psd listens: "tcp://127.0.0.1:5555" */
     const char *strategy;     /* as given to psd: "ps-sync", "ps-async", "ssp:bound=2" */
     int32_t rank, world_size; /* 0 .. world_size - 1; psd's --world-size */
-    const char *token_file;  /* the run's secret, as psd's --token-file. NULL: the file that a psd of the same
-                                user on this host leaves, entrain/token-PORT in .. */
-    const char *runtime_dir; /* .. this folder: give getenv("XDG_RUNTIME_DIR"), as psd sees it. The library
-                                itself reads no environment. NULL: /tmp/entrain-UID/token-PORT */
-    uint32_t flags;          /* EN_CLIENT_* */
-    uint32_t ntensors;       /* 1 .. EN_CLIENT_TENSORS */
+    /* The run's secret, as psd's --token-file. NULL: entrain/token-PORT in runtime_dir, written by a psd of this user and
+     * host. */
+    const char *token_file;
+    /* Pass getenv("XDG_RUNTIME_DIR"), as psd sees it: the library itself does not read the environment. NULL:
+     * /tmp/entrain-UID/token-PORT. */
+    const char *runtime_dir;
+    uint32_t flags;                  /* EN_CLIENT_* */
+    uint32_t ntensors;               /* 1 .. EN_CLIENT_TENSORS */
     const en_client_tensor *tensors; /* (ntensors) */
 
     const char *optimizer;         /* NULL: "sgd"; "adam", "adamw": with PyTorch's formulas */
     double lr;                     /* > 0 */
     double momentum, weight_decay; /* 0 .. */
-    const char *lr_schedule;       /* NULL: "constant"; "step", "cosine", "multistep", "linear": functions of
-                                      samples applied, cosine and linear to 0 */
-    double lr_gamma;               /* step, multistep: the factor .. */
-    uint64_t lr_step;              /* .. every so many samples */
-    uint64_t lr_warmup;            /* samples of a linear rise from 0 */
-    uint64_t total_samples;        /* cosine, linear: of the run, over all ranks */
+    /* NULL: "constant"; "step", "cosine", "multistep", "linear": functions of samples applied, cosine and linear to 0. */
+    const char *lr_schedule;
+    double lr_gamma;        /* step, multistep: the factor */
+    uint64_t lr_step;       /* step: samples between two steps */
+    uint64_t lr_warmup;     /* samples of a linear rise from 0 */
+    uint64_t total_samples; /* cosine, linear: of the run, over all ranks */
 
     double join_timeout; /* seconds to wait for psd and all ranks; 0: 60 */
     double peer_timeout; /* seconds of silence after which psd is dead; 0: 5 */

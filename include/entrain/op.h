@@ -30,21 +30,20 @@ enum {
     EN_OP_CAST = 11,         /* x is float32, y and dy are op.dtype; EN_OP_NO_DX only */
     EN_OP_BATCHNORM = 12,    /* y = w (x - mean) / sqrt(var + eps) + b per channel; see below */
     EN_OP_ADD = 13, /* y = x + x2; y may be x or x2. Backward: dx = dy, which dx may be; x2's is the same */
-    EN_OP_AVGPOOL =
-        14,     /* mean of a window, padding counted as zeros; kernel 0: of the image, to (N, 1, 1, C) */
-    EN_OP_KINDS /* one past the last that this header knows */
+    EN_OP_AVGPOOL = 14, /* mean of a window with padding as zeros; kernel 0: of the image, to (N, 1, 1, C) */
+    EN_OP_KINDS         /* one past the last that this header knows */
 };
 
 /* Flags of an op. */
 enum {
-    EN_OP_BIAS = 1,         /* conv2d, linear: adds b to each output channel */
-    EN_OP_FUSE_RELU = 2,    /* conv2d, linear, batchnorm: y = relu(...); backward_weights zeroes dy in place
-                               where y is not positive, and backward_data reads that dy. add: y = relu(x + x2),
-                               and dx is dy so masked */
+    EN_OP_BIAS = 1, /* conv2d, linear: adds b to each output channel */
+    /* conv2d, linear, batchnorm: y = relu(...); backward_weights zeroes dy in place where y is not positive, and
+     * backward_data reads that dy. add: y = relu(x + x2), and dx is dy masked in the same way. */
+    EN_OP_FUSE_RELU = 2,
     EN_OP_NO_DX = 4,        /* backward_data will not be called (a first layer) */
     EN_OP_FORWARD_ONLY = 8, /* no backward at all (evaluation): saved_bytes is 0 */
-    EN_OP_FUSE_ADD = 16,    /* batchnorm: x2 is added before the relu; the gradient of x2 is dy as
-                               backward_weights leaves it */
+    /* batchnorm: x2 is added before the relu; the gradient of x2 is dy as backward_weights leaves it. */
+    EN_OP_FUSE_ADD = 16,
 };
 
 /* Batch normalisation (Ioffe and Szegedy, ICML'15; torch.nn.BatchNorm2d). Over M = N H W values of a channel;
@@ -76,7 +75,7 @@ typedef struct en_op {
     float eps, momentum;  /* batchnorm: 1e-5, 0.1 */
 } en_op;
 
-/* The extent of y. EN_EINVAL when the op makes no sense (an empty side, a window larger than the padded
+/* The extent of y. EN_EINVAL if the op is invalid (an empty side, a window larger than the padded
  * input, a matrix operation on an image); nothing is logged. */
 static inline en_status en_op_output(const en_op *op, en_extent *y_out)
 {
