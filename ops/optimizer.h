@@ -51,9 +51,8 @@ typedef struct eni_sources {
 } eni_sources;
 
 typedef struct eni_optimizer {
-    const char *name; /* "sgd", "adam", "adamw" */
-    int (*slots)(
-        const eni_hyper *hyper); /* the number of slot vectors that these rates need (0: no momentum) */
+    const char *name;                      /* "sgd", "adam", "adamw" */
+    int (*slots)(const eni_hyper *hyper);  /* slot vectors that these rates need (0: no momentum) */
     const char *slot_names[ENI_MAX_SLOTS]; /* "momentum_buffer", as PyTorch's state_dict calls it */
     /* w, slots: (count), stepped in place; g: (count), read only, gradient of the mean loss. */
     void (*step)(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper);

@@ -11,10 +11,9 @@
  * Two kinds of convolution come here, each because of a weakness of oneDNN:
  *
  * - 1 x 1 with a stride, all three passes. oneDNN's backward pass by weights writes past its own workspace
- * unless the channels are a multiple of its block: wrong gradients, or a crash (uxlfoundation/oneDNN issue
- * 6035). - Channels that fill registers badly, the two backward passes. oneDNN works on 16 channels at a
- * time, so 20 inputs and 50 outputs cost as much as 32 and 64; in a row of the matrix 16 at a time fit almost
- * without rest.
+ *   unless the channels are a multiple of its block: wrong gradients or a crash (oneDNN issue 6035).
+ * - Channels that fill registers badly, the two backward passes. oneDNN works on 16 channels at a time, so 20
+ *   inputs and 50 outputs cost as much as 32 and 64; rows of the matrix fill registers almost completely.
  *
  * A thread takes one chunk at a time: a few images, so that their rows stay in its cache. dw is summed in
  * shares of the chunks, and the shares are added in order. Chunks and shares follow from the shape alone, and

@@ -164,8 +164,7 @@ static en_status fill_layer(const eni_dnnl *dnnl, const layer_tensors *l, int wh
 /* ---- convolutions ---- */
 
 /* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
- * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. After a
- * failure, forget destroys a part. */
+ * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. After a failure, forget cleans up. */
 static en_status describe_conv(const en_op *op, layer_tensors *l)
 {
     const en_extent y = eni_ref_output(op);

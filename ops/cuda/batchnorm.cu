@@ -26,9 +26,8 @@ enum {
 
 typedef struct bn_shape {
     uint32_t rows, channels, packs; /* packs in a row */
-    uint32_t width, tiles,
-        groups;            /* packs in a tile; tiles side by side; rows that a block handles at once */
-    uint32_t part, nparts; /* rows in a part */
+    uint32_t width, tiles, groups;  /* packs in a tile; tiles side by side; rows of a block at once */
+    uint32_t part, nparts;          /* rows in a part */
 } bn_shape;
 
 /* By channel. */

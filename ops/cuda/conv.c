@@ -78,8 +78,7 @@ static cudnnMathType_t math_of(const en_plan *plan)
 static cudnnStatus_t describe_pass(const en_plan *plan, cudnnConvolutionDescriptor_t *how)
 {
     const en_op *op = &plan->op;
-    const int64_t h = op->x.h + 2 * op->pad_h,
-                  w = op->x.w + 2 * op->pad_w; /* a larger stride equals this one */
+    const int64_t h = op->x.h + 2 * op->pad_h, w = op->x.w + 2 * op->pad_w; /* the largest useful strides */
     const int stride_h = (int)(op->stride_h < h ? op->stride_h : h),
               stride_w = (int)(op->stride_w < w ? op->stride_w : w);
     cudnnStatus_t st = cudnnCreateConvolutionDescriptor(how);
@@ -237,7 +236,7 @@ static en_status choose(en_plan *plan, conv *own, int pass, const conv_memory *m
 }
 
 /* With the bias inside if some algorithm supports that. A relu inside only takes the option
- * NOT_PROPAGATE_NAN: a separate relu keeps NaN visible, so we run it ourselves. */
+ * NOT_PROPAGATE_NAN: to keep NaN visible, we run relu and bias ourselves. */
 static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *memory)
 {
     own->is_fused = plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU);
