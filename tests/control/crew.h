@@ -46,10 +46,13 @@ void crew_fini(crew *c);
 /* Ten seconds from now. */
 int64_t crew_soon(void);
 
-/* Whether a line with this text was logged since crew_init; how many; and the first, waited for. */
-bool crew_logged(const char *text);
+/* Whether a text has these words, which '*' separates, in this order. */
+bool crew_has(const char *text, const char *words);
+
+/* Whether a line with these words was logged since crew_init; the same, waited for; how often a text was. */
+bool crew_logged(const char *words);
+bool crew_await_logged(const char *words);
 int crew_count(const char *text);
-bool crew_await_logged(const char *text);
 
 /* The number right behind that text, which is waited for; -1: none came. */
 double crew_await_number(const char *text);

@@ -91,7 +91,7 @@ static void the_leaders_death_before_welcome_is_named(void **state)
     close(listener);
     c.hand[0].config.notice_ns = 50 * ENI_MILLI;
     pthread_create(&c.hand[0].thread, NULL, open_hand, &c.hand[0]);
-    assert_true(crew_await_logged("1 of 2 ranks are here, missing rank 1 after ")); /* so it is in */
+    assert_true(crew_await_logged("1 of 2 ranks*missing rank 1")); /* so it is in */
     kill(pid, SIGKILL);
     pthread_join(c.hand[0].thread, NULL);
     assert_int_equal(c.hand[0].status, EN_EPEER);
@@ -134,8 +134,7 @@ static void a_death_behind_an_open_connection_is_seen(void **state)
     kill(holder, SIGKILL);
     assert_int_equal(st, EN_EPEER);
     assert_true(eni_now_ns() - begin < 2 * ENI_SECOND); /* before it is silent for 4 s */
-    assert_true(
-        crew_logged("died at step 41 in backward: its process ended, though its connection is held open"));
+    assert_true(crew_logged("step 41 in backward*process ended"));
     crew_fini(&c);
     bury(pid);
 }
@@ -185,7 +184,7 @@ static void a_run_may_go_on_without_a_rank(void **state)
     gatherer g[2] = {{.member = c.hand[2].member}, {.member = c.hand[3].member}};
     pthread_create(&g[0].thread, NULL, gather, &g[0]); /* one waits already, one comes afterwards */
     kill(pid, SIGKILL);
-    assert_true(crew_await_logged("its connection closed without a goodbye; the run goes on without it"));
+    assert_true(crew_await_logged("connection closed*the run goes on"));
     pthread_create(&g[1].thread, NULL, gather, &g[1]);
     for (int i = 0; i < 2; i++) {
         pthread_join(g[i].thread, NULL);
@@ -239,7 +238,7 @@ static void the_last_rank_cannot_be_done_without(void **state)
     assert_int_equal(eni_member_bye(c.hand[0].member, crew_soon()), EN_OK);
     eni_member_close(c.hand[1].member);
     c.hand[1].member = NULL;
-    assert_true(crew_await_logged("the run goes on without it"));
+    assert_true(crew_await_logged("the run goes on"));
     eni_member_close(c.hand[2].member);
     c.hand[2].member = NULL;
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
@@ -257,11 +256,11 @@ static void the_first_rank_cannot_give_up_alone(void **state)
     crew_join(&c, 0, 3);
     assert_true(crew_note(&c, 2, 0, "forward"));
     eni_member_abort(c.hand[2].member, "no room");
-    assert_true(crew_await_logged("it gave up: no room; the run goes on without it"));
+    assert_true(crew_await_logged("no room; *the run goes on"));
     eni_member_abort(c.hand[0].member, "no room for the result");
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
     assert_int_equal(eni_member_verdict(c.hand[1].member, crew_soon()), EN_EPEER);
-    assert_true(crew_logged("the run is broken: rank 0 (pid "));
+    assert_true(crew_logged("the run is broken*rank 0 (pid "));
     crew_fini(&c);
 }
 

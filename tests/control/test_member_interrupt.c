@@ -66,7 +66,7 @@ static void a_gather_ends_when_the_user_says_so(void **state)
         st = eni_member_gather(c.hand[1].member, "trained again", NULL, 0, NULL, never());
     assert_int_equal(st, EN_EPEER);
     assert_false(eni_member_outcome(c.hand[1].member).has_death);
-    assert_true(crew_logged("gave up: interrupted by the user"));
+    assert_true(crew_logged("rank 0 *: interrupted by the user"));
     is_prompt(begin);
     crew_fini(&c);
     close(signal_fd);

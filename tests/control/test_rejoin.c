@@ -283,7 +283,7 @@ static void an_early_end_outlives_the_leader(void **state)
     stage s;
     open_stage(&s);
     kill(s.leader, SIGKILL);
-    assert_true(crew_await_logged("waiting up to 10 s for it to come back"));
+    assert_true(crew_await_logged("psd (pid *up to 10 s"));
     for (int64_t deadline = crew_soon();
          eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[1].member);)
         poll(NULL, 0, 1);
@@ -291,8 +291,8 @@ static void an_early_end_outlives_the_leader(void **state)
     assert_int_equal(eni_member_status(s.c.hand[1].member), EN_OK);
     eni_member_stop(s.c.hand[1].member, "Ctrl-C");
     start_leader(&s);
-    assert_true(crew_await_logged("the run ends early: Ctrl-C, at rank 1"));
-    assert_true(crew_logged("psd is back after"));
+    assert_true(crew_await_logged("Ctrl-C, at rank 1"));
+    assert_true(crew_logged("psd is back*pid "));
     for (int r = 0; r < RANKS; r++) {
         for (int64_t deadline = crew_soon();
              eni_now_ns() < deadline && eni_member_stop_step(s.c.hand[r].member) == ENI_STEP_NEVER;)
@@ -524,9 +524,7 @@ static void timeout_ends(void **state)
     assert_true(eni_member_outcome(s.c.hand[0].member).has_death);
     const eni_death death = eni_member_outcome(s.c.hand[0].member).death;
     assert_int_equal(death.rank, -1);
-    snprintf(line, sizeof line,
-             "psd (pid %d on host h) died: its connection closed, and it did not come back within 0.3 s",
-             (int)s.leader);
+    snprintf(line, sizeof line, "psd (pid %d on host h) *connection closed*0.3 s", (int)s.leader);
     assert_true(crew_logged(line));
     close_stage(&s);
 }
@@ -543,9 +541,7 @@ static void a_leader_without_memory_is_told_apart(void **state)
     kill(s.leader, SIGKILL);
     start_leader(&s);
     assert_int_not_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_OK);
-    assert_true(
-        crew_logged("rank 0 comes back to a psd that knows nothing of its run: this one was started anew, "
-                    "without the --state=FOLDER of the psd that died"));
+    assert_true(crew_logged("rank 0 *psd*--state=FOLDER"));
     close_stage(&s);
 }
 
@@ -559,7 +555,7 @@ static void a_journal_that_cannot_be_written_ends_the_run(void **state)
     assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_OK);
     s.j->is_broken = true;
     assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_EIO);
-    assert_true(crew_logged("the run is broken: the leader cannot write its journal"));
+    assert_true(crew_logged("the run is broken*journal"));
     close_stage(&s);
 }
 

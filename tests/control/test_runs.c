@@ -149,7 +149,7 @@ static void a_run_is_stopped_from_outside(void **state)
     assert_int_equal(sigtimedwait(&term, NULL, &(struct timespec){10, 0}), SIGTERM);
     sigprocmask(SIG_UNBLOCK, &term, NULL);
     eni_leader_stop_run(c.leader, "SIGTERM");
-    assert_true(crew_await_logged("the run ends early: SIGTERM"));
+    assert_true(crew_await_logged("ends early*SIGTERM"));
     snprintf(why, sizeof why, "%s", eni_leader_outcome(c.leader).stop_why);
     assert_true(why[0] != '\0');
     assert_true(crew_bye(&c));

