@@ -17,7 +17,7 @@ typedef struct eni_setup {
     uint64_t *counts;         /* (store.nbuckets) elements; owned, as the next two */
     uint64_t *offsets;        /* (store.nbuckets) where each starts in the flat vector of a worker's arena */
     eni_options *options;     /* resolved */
-    eni_param_groups *groups; /* store.hyper.groups; owned; NULL if there are none */
+    eni_param_groups *groups; /* store.hyper.groups; owned; NULL without groups */
     uint64_t elements;        /* of that vector */
     uint64_t budget;          /* micro-batches to be claimed */
     uint64_t net_bytes_per_s; /* --net; 0, 0: the real wire */

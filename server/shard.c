@@ -54,7 +54,7 @@ static void refuse(eni_shard *shard, int32_t rank, const char *why)
     eni_shard_refuse(shard, &to, EN_EPROTO, "invalid message posted by rank %d: %s", rank, why);
 }
 
-/* Takes one message of this rank. False if there was none. */
+/* Takes one message of this rank. False if the ring is empty. */
 static bool take_one(eni_shard *shard, int32_t rank)
 {
     eni_packet packet = {.source = ENI_SHARD_RING};

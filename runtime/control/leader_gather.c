@@ -20,7 +20,7 @@ static bool takes_part(const eni_leader_member *member)
            member->stage == MEMBER_MISSING;
 }
 
-/* The number of the open gather; 0 if there are no ranks to gather. */
+/* The number of the open gather; 0 without ranks. */
 static uint64_t open_number(const eni_leader *leader)
 {
     uint64_t least = UINT64_MAX;

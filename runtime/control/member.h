@@ -166,8 +166,8 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
 
 /* ---- ranks that come and go (leader_config.nplaces) ---- */
 
-/* What this member knows of the others, in order of arrival: who has joined since it did, who was lost, who
- * has left on request. */
+/* The events of other ranks that this member knows, in order of arrival: joined since it did, lost, left on
+ * request. */
 typedef enum eni_presence_kind { ENI_CAME, ENI_LOST, ENI_WENT } eni_presence_kind;
 typedef struct eni_presence_event {
     eni_presence_kind kind;

@@ -52,7 +52,7 @@ typedef struct eni_run_status {
     bool is_stopped; /* its leader is stopped: SIGSTOP, Ctrl-Z. Found by the reader */
 } eni_run_status;
 
-/* All runs of this user that keep their files in `folder`, by pid. EN_OK with *n_out 0 if there are none. */
+/* All runs of this user that keep their files in `folder`, by pid. EN_OK without any, too. */
 en_status eni_runs_list(const char *folder, eni_run_status **runs_out, size_t *n_out);
 void eni_runs_free(eni_run_status *runs, size_t n);
 

@@ -54,8 +54,8 @@ void eni_host_info_port_owner(uint16_t port, char text_out[200]);
  * least 1. */
 int eni_host_info_cores(void);
 
-/* That cpu quota, with either version of cgroups; INT32_MAX without one. `root` has proc/ and sys/: "", or a
- * test's folder. */
+/* The cpu quota alone, of either version of cgroups; INT32_MAX without one. `root` has proc/ and sys/: "", or
+ * a test's folder. */
 int eni_host_info_quota(const char *root);
 
 /* Bytes of memory of this machine. */

@@ -109,7 +109,7 @@ void eni_router_close(eni_router *router);                                    /*
 /* Connects in the background; returns at once. */
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out);
 
-/* Sends. Blocks only while there is no connection or 64 messages are unsent, until the deadline or abort_fd.
+/* Sends. Blocks only without a connection or while 64 messages are unsent, until the deadline or abort_fd.
  * Deadline 0: only tries; EN_ETIMEOUT is not logged then. */
 en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *payload, eni_release release,
                           void *hint, int64_t deadline_ns, int abort_fd);

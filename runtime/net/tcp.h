@@ -73,8 +73,8 @@ en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *
  * readable. After anything but EN_OK the stream is broken and can only be closed. */
 en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_ns, int abort_fd);
 
-/* Sends or receives as many bytes as possible without blocking. *done_out is 0 if that is none: poll(2) and
- * call again. EN_EPEER when the other side closed. */
+/* Sends or receives as many bytes as possible without blocking. *done_out may be 0: poll(2) and call again.
+ * EN_EPEER when the other side closed. */
 en_status eni_tcp_send_some(int fd, const void *data, size_t bytes, size_t *done_out);
 en_status eni_tcp_recv_some(int fd, void *data_out, size_t bytes, size_t *done_out);
 

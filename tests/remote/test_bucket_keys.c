@@ -228,7 +228,7 @@ static void the_region_of_a_configuration(void **state)
     memset(environment, 0, sizeof environment);
     set("HOME", home);
     write_file(".aws/config", "[default]\nregion = r-1\n" PAIR("OPEN", "hush"), 0644);
-    expect_refused(ENI_S3, NULL, "/.aws/config: others may read these keys", "chmod 600");
+    expect_refused(ENI_S3, NULL, "/.aws/config: ", "chmod 600");
 }
 
 /* ~/.aws/config may have all of it, as `aws configure` leaves a profile. */
@@ -253,8 +253,7 @@ static void keys_of_a_configuration(void **state)
     assert_string_equal(keys.endpoint, "https://b");
     assert_string_equal(keys.endpoint_by, "AWS_ENDPOINT_URL_S3");
     set("AWS_PROFILE", "sso");
-    expect_refused(ENI_S3, NULL, "the profile gets its keys by sso_session",
-                   "aws configure export-credentials");
+    expect_refused(ENI_S3, NULL, "sso_session", "aws configure export-credentials");
     keys = find(ENI_S3, "none"); /* a bucket that is open to all */
     assert_true(keys.is_none);
     expect(&keys, "", "", "", "");
@@ -319,42 +318,40 @@ static void a_parsed_text(void **state)
 static void no_keys(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, NULL, "no keys for s3://: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                   "~/.aws/credentials");
-    expect_refused(ENI_OSS, NULL, "no keys for oss://: set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET",
-                   "~/.ossutilconfig");
+    expect_refused(ENI_S3, NULL, "AWS_SECRET_ACCESS_KEY", "~/.aws/credentials");
+    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET", "~/.ossutilconfig");
     write_file(".aws/credentials", "[other]\n" PAIR("ID", "hush"), 0600);
-    expect_refused(ENI_S3, NULL, "no keys for s3://", "--data-keys");
+    expect_refused(ENI_S3, NULL, "s3://", "--data-keys");
     memset(environment, 0, sizeof environment); /* no HOME either */
-    expect_refused(ENI_S3, NULL, "no keys for s3://", "--data-keys");
+    expect_refused(ENI_S3, NULL, "s3://", "--data-keys");
 }
 
 static void what_was_asked_for_is_not_there(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, below_home("none"), "there is no file of keys", "/none");
-    expect_refused(ENI_S3, write_file("keys", "[other]\n" PAIR("ID", "hush"), 0600), "/keys has no [default]",
+    expect_refused(ENI_S3, below_home("none"), "/none", "");
+    expect_refused(ENI_S3, write_file("keys", "[other]\n" PAIR("ID", "hush"), 0600), "[default]",
                    "aws_secret_access_key");
-    expect_refused(ENI_OSS, write_file("keys", "", 0600), "/keys has no [default]", "accessKeySecret");
+    expect_refused(ENI_OSS, write_file("keys", "", 0600), "[default]", "accessKeySecret");
     set("AWS_PROFILE", "other");
-    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "[other]");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: ", "[other]");
     write_file(".aws/credentials", "[default]\n" PAIR("ID", "hush"), 0600);
-    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "aws_access_key_id");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: ", "aws_access_key_id");
 }
 
 static void half_a_key(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, write_file("keys", "[default]\naws_access_key_id=ID\n", 0600),
-                   "/keys has no [default]", "aws_secret_access_key");
+    expect_refused(ENI_S3, write_file("keys", "[default]\naws_access_key_id=ID\n", 0600), "[default]",
+                   "aws_secret_access_key");
     write_file(".aws/credentials", "[default]\naws_secret_access_key = hush\n", 0600);
-    expect_refused(ENI_S3, NULL, "/.aws/credentials has no [default]", "aws_access_key_id");
+    expect_refused(ENI_S3, NULL, "/.aws/credentials", "aws_access_key_id");
     write_file(".ossutilconfig", "[Credentials]\naccessKeyID=ID\naccessKeySecret=\n", 0600);
-    expect_refused(ENI_OSS, NULL, "/.ossutilconfig has no [Credentials]", "accessKeySecret");
+    expect_refused(ENI_OSS, NULL, "[Credentials]", "accessKeySecret");
     set("AWS_ACCESS_KEY_ID", "ID");
-    expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not", "");
+    expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not");
     set("OSS_ACCESS_KEY_SECRET", "hush");
-    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET is set and OSS_ACCESS_KEY_ID is not", "");
+    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET is set", "OSS_ACCESS_KEY_ID is not");
 }
 
 static void files_that_others_may_read(void **state)
@@ -378,7 +375,7 @@ static void a_file_of_another_user(void **state)
     (void)state;
     const char *path = write_file("keys", "[default]\n" PAIR("ID", "hush"), 0600);
     if (geteuid() != 0 || chown(path, 12345, 12345) != 0) skip(); /* only root can make one */
-    expect_refused(ENI_S3, path, "it is another user's", "chown it to yourself");
+    expect_refused(ENI_S3, path, "/keys", "chown");
 }
 
 static void files_that_are_none(void **state)
@@ -388,18 +385,18 @@ static void files_that_are_none(void **state)
     char link[128];
     memset(large, '\n', sizeof large);
     memcpy(large, "[default]\n" PAIR("ID", "hush"), strlen("[default]\n" PAIR("ID", "hush")));
-    expect_refused(ENI_S3, write_bytes("large", large, sizeof large, 0600), "no file of keys", "too large");
+    expect_refused(ENI_S3, write_bytes("large", large, sizeof large, 0600), "/large", "too large");
     const eni_keys keys = find(ENI_S3, write_bytes("large", large, sizeof large - 1, 0600));
     expect(&keys, "ID", "hush", "", "");
     assert_int_equal(mkfifo(below_home("fifo"), 0600), 0);
-    expect_refused(ENI_S3, below_home("fifo"), "no file of keys", "not a regular file"); /* at once */
-    expect_refused(ENI_S3, home, "no file of keys", "not a regular file");
-    expect_refused(ENI_S3, "/dev/null", "no file of keys", "not a regular file");
+    expect_refused(ENI_S3, below_home("fifo"), "/fifo", "regular file"); /* at once */
+    expect_refused(ENI_S3, home, home, "regular file");
+    expect_refused(ENI_S3, "/dev/null", "/dev/null", "regular file");
     snprintf(link, sizeof link, "%s/loop", home);
     assert_int_equal(symlink(link, link), 0);
-    expect_refused(ENI_S3, link, "cannot read the keys", "/loop");
+    expect_refused(ENI_S3, link, "/loop", "");
     write_file("file", "", 0600);
-    expect_refused(ENI_S3, below_home("file/keys"), "there is no file of keys", "/file/keys");
+    expect_refused(ENI_S3, below_home("file/keys"), "/file/keys", "");
 }
 
 /* Headers are lines: what would end one, or begin another. */
@@ -413,12 +410,12 @@ static void keys_that_no_header_takes(void **state)
         for (int k = 0; k < 3; k++) {
             for (int other = 0; other < 3; other++)
                 set(names[other], other == k ? bad[i] : "hush");
-            expect_refused(ENI_S3, NULL, "the keys of AWS_ACCESS_KEY_ID have blanks or letters", "");
+            expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "blanks");
         }
-    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush hush"), 0600),
-                   "/keys have blanks", "");
-    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush # mine"), 0600),
-                   "/keys have blanks", "");
+    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush hush"), 0600), "/keys",
+                   "blanks");
+    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush # mine"), 0600), "/keys",
+                   "blanks");
 }
 
 /* The longest fit; longer ones are refused, not left out. */
@@ -448,10 +445,10 @@ static void long_keys(void **state)
                             value);
         strcat(value, "v");
         set(parts[i].name, value);
-        expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "longer than any service makes them");
+        expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "longer");
         memset(environment, 0, sizeof environment);
         snprintf(text, sizeof text, "[default]\n%s = %s\n" PAIR("ID", "hush"), parts[i].in_file, value);
-        expect_refused(ENI_S3, write_file("keys", text, 0600), "/keys", "longer than any service makes them");
+        expect_refused(ENI_S3, write_file("keys", text, 0600), "/keys", "longer");
     }
 }
 

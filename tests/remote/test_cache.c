@@ -145,7 +145,7 @@ static void modes_of_a_folder(void **state)
             assert_int_equal(chmod(path, refused[i]), 0);
             assert_int_equal(eni_cache_open(root, URL, NULL, &cache), EN_EINVAL);
             assert_int_equal(said.lines, 1);
-            assert_non_null(strstr(said.text, "others may write there"));
+            assert_non_null(strstr(said.text, path));
             assert_non_null(strstr(said.text, mode));
             assert_non_null(strstr(said.text, "XDG_CACHE_HOME"));
             assert_true(cache.fd < 0 && cache.lock_fd < 0);
@@ -168,7 +168,7 @@ static void a_folder_of_another_user(void **state)
     uint64_t bytes;
     if (geteuid() != 0 || chown(root, 12345, 12345) != 0) skip(); /* only root can make one */
     assert_int_equal(eni_cache_open(root, URL, NULL, &cache), EN_EINVAL);
-    assert_non_null(strstr(said.text, "is another user's"));
+    assert_non_null(strstr(said.text, root));
     assert_int_equal(eni_cache_clear(root, &bytes), EN_EINVAL);
 }
 
@@ -180,7 +180,7 @@ static void what_is_no_folder(void **state)
     snprintf(target, sizeof target, "%s/target", root);
     write_text(path, "");
     assert_int_equal(eni_cache_open(path, URL, NULL, &cache), EN_EINVAL);
-    assert_non_null(strstr(said.text, "cannot be used"));
+    assert_non_null(strstr(said.text, path));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(target, 0700), 0);
     assert_int_equal(symlink(target, path), 0);
@@ -273,7 +273,7 @@ static void a_second_process_waits(void **state)
     const elsewhere e = begin_elsewhere();
     open_cache();
     go(&e);
-    expect_from(e.fd, "another process fetches " URL ": waiting for it");
+    expect_from(e.fd, URL);
     eni_cache_close(&cache);
     expect_from(e.fd, "has it");
     end_elsewhere(&e);
@@ -286,7 +286,7 @@ static void a_folder_that_is_removed_meanwhile(void **state)
     const elsewhere e = begin_elsewhere();
     open_cache();
     go(&e);
-    expect_from(e.fd, "waiting for it");
+    expect_from(e.fd, URL);
     assert_int_equal(unlink(in_cache(".lock")), 0);
     assert_int_equal(rmdir(cache.path), 0);
     eni_cache_close(&cache);
@@ -496,8 +496,8 @@ static void what_does_not_fit_is_said_before(void **state)
     assert_int_equal(eni_cache_look(&cache, files, 1), EN_OK);
     assert_int_equal(eni_cache_look(&cache, files, 2), EN_EINVAL);
     assert_int_equal(said.lines, 1);
-    assert_non_null(strstr(said.text, URL " needs 1152921504606.8 MB in"));
-    assert_non_null(strstr(said.text, "are free there"));
+    assert_non_null(strstr(said.text, "1152921504606.8 MB"));
+    assert_non_null(strstr(said.text, URL));
     assert_non_null(strstr(said.text, "--clear-cache"));
 }
 
@@ -553,7 +553,7 @@ static void clear_leaves_what_is_fetched(void **state)
     assert_true(is_there(in_cache("train.bin")));
     assert_int_equal(said.lines, 1);
     assert_non_null(strstr(said.text, held));
-    assert_non_null(strstr(said.text, "stays: another process fetches it"));
+    assert_non_null(strstr(said.text, "another process"));
     eni_cache_close(&cache);
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK);
     assert_int_equal(bytes, 5);
@@ -617,7 +617,7 @@ static void clear_of_what_is_not_there(void **state)
     assert_false(is_there(path));
     assert_int_equal(chmod(root, 0777), 0);
     assert_int_equal(eni_cache_clear(root, &bytes), EN_EINVAL);
-    assert_non_null(strstr(said.text, "others may write there"));
+    assert_non_null(strstr(said.text, "0777"));
 }
 
 #define A_TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)

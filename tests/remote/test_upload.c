@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -59,7 +60,8 @@ static void what_no_parts_can_hold(void **state)
     assert_int_equal(eni_remote_open(&options, &bucket), EN_OK);
     assert_int_equal(eni_upload(bucket, "key", -1, 10000 * ENI_PUT_MAX + 1, &sizes), EN_EUNSUPPORTED);
     assert_true(eni_log_last_error(said, sizeof said));
-    assert_string_equal(said, "s3://bucket/key: 53687091200001 bytes are more than 10000 parts of 5 GiB");
+    assert_non_null(strstr(said, "s3://bucket/key"));
+    assert_non_null(strstr(said, "53687091200001 bytes"));
     eni_remote_close(bucket);
 }
 
