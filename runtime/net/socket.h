@@ -49,13 +49,14 @@ typedef struct eni_packet {
     eni_header header;
     uint8_t route[ENI_ROUTE_MAX]; /* whom to answer (router only) */
     uint32_t route_bytes;
-    int source;       /* router, HELLO: the connection's descriptor, for eni_router_admit; else -1 */
-    bool is_damaged;  /* the payload's checksum is not the header's: refuse it, do not read it */
-    uint8_t *payload; /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without
-                         payload, and with ENI_FLAG_SHM, where they lie in the arena. Writable: it is yours */
-    uint64_t bytes;   /* of payload */
-    void *owner;      /* what holds payload; the packet may be copied by assignment as long as one copy is
-                         released: that is how ownership moves */
+    int source;      /* router, HELLO: the connection's descriptor, for eni_router_admit; else -1 */
+    bool is_damaged; /* the payload's checksum is not the header's: refuse it, do not read it */
+    /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without payload, and with
+     * ENI_FLAG_SHM, when they are in the arena. Writable: it is yours */
+    uint8_t *payload;
+    uint64_t bytes; /* of payload */
+    /* holds payload. A packet may be copied by assignment if one copy is released: so ownership moves */
+    void *owner;
 } eni_packet;
 
 void eni_packet_free(void *owner);

@@ -162,7 +162,7 @@ int crew_listen(crew *c)
 static void note(eni_member *member, int64_t step, const char *phase, uint64_t samples)
 {
     eni_member_note(member, step, phase);
-    (void)eni_member_outcome(member); /* whatever was being made is made */
+    (void)eni_member_outcome(member); /* a heartbeat under construction is finished */
     eni_member_note_samples(member, samples);
 }
 
@@ -185,7 +185,7 @@ bool crew_note(crew *c, int hand, int64_t step, const char *phase)
 static void work_until_killed(crew *c, int rank, int listener, bool is_held, int ready)
 {
     pid_t holder = 0;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failing test leaves no process behind */
     eni_log_set_level(-1);
     close(listener);
     if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);

@@ -1,5 +1,5 @@
-/* test_ask.c - somebody outside asks a leader for other workers: it ends early and in good order, with time for it, or
- * says why not; nobody without the token is heard. */
+/* test_ask.c - a request for other workers: the leader ends the run early and in good order, with time for
+ * it, or says why not; the token is required. */
 #include "runtime/control/ask.h"
 
 #include <setjmp.h>
@@ -69,7 +69,7 @@ static void it_ends_in_good_order(void **state)
     }
 }
 
-/* Two workers cannot share out five samples: another one goes with the one that leaves, and both sides say so. */
+/* Two workers cannot share five samples: a second one leaves too, and both sides say so. */
 static void more_leave_than_were_asked(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void what_cannot_be_is_said(void **state)
     assert_int_equal(eni_ask(eni_leader_address(c.leader), &other, ENI_ASK_RESIZE, 1, crew_soon(), why),
                      EN_EDENIED);
     assert_non_null(strstr(why, "token"));
-    assert_true(crew_bye(&c)); /* the run has not noticed */
+    assert_true(crew_bye(&c)); /* the run was not affected */
     crew_fini(&c);
     begin(&c, (eni_worker_range){0});
     crew_join(&c, 0, RANKS);

@@ -1,5 +1,5 @@
-/* test_crowd.c - connections that say nothing take every connection at the leader, again and again; the
- * members come in all the same. A leader that has no descriptor left for a member lets it in later. */
+/* test_crowd.c - silent connections take all of the leader's slots, again and again; members join
+ * nevertheless. A leader without a descriptor for a member accepts it later. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void a_leader_without_descriptors_waits(void **state)
     assert_int_equal(write(go[1], "g", 1), 1);
     assert_true(crew_await_logged("the leader of this run*256*ulimit -n"));
     const double used_ms = cpu_ms();
-    eni_sleep_until(eni_now_ns() + 500 * ENI_MILLI); /* of which it uses next to nothing */
+    eni_sleep_until(eni_now_ns() + 500 * ENI_MILLI); /* and uses next to none */
     assert_true(cpu_ms() - used_ms < 100);
     assert_int_equal(crew_count("accept failed") + crew_count("ulimit -n"), 1);
     while (n > 0)

@@ -1,4 +1,4 @@
-/* test_leader.c - who is let in and who is not, with which sentence; claims and gathers over all ranks. */
+/* test_leader.c - admission and refusals; claims and gathers over all ranks. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -381,7 +381,7 @@ static void samples_are_summed(void **state)
     crew_fini(&c);
 }
 
-/* What is only shown ends no run: it is left out, and said once. */
+/* An invalid score does not end the run: it is dropped, with one message. */
 static void a_score_that_cannot_be_is_ignored(void **state)
 {
     (void)state;
@@ -454,7 +454,7 @@ static void garbage_is_turned_away(void **state)
     crew_fini(&c);
 }
 
-/* poll(2) refuses more descriptors than may be open: said at once, not by every round of the loop. */
+/* poll(2) refuses more descriptors than may be open: reported at once, not by every round of the loop. */
 static void too_few_files_are_refused(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_member.c - deaths: of a member by SIGKILL, of a silent one, of the leader; and who is told what.
+/* test_member.c - deaths: of a member by SIGKILL, of a silent one, of the leader; and the message about each.
  * Victims are processes of their own, forked before any thread exists; survivors are threads of the test. */
 #include <poll.h>
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static void a_silent_rank_is_named_to_all(void **state)
     (void)state;
     crew c;
     static const char *const cases[][2] = {{"h/1", "was stopped (SIGSTOP or Ctrl-Z) for "},
-                                           {"far/2", "silent for "}}; /* nobody can look there */
+                                           {"far/2", "silent for "}}; /* not visible from here */
     for (size_t i = 0; i < 2; i++) {
         const int64_t begin = eni_now_ns();
         pid_t pid = start_with_victim(&c, cases[i][0]);
@@ -101,7 +101,7 @@ static void a_silent_rank_is_named_to_all(void **state)
     }
 }
 
-/* The leader as a process: it is what is killed here. */
+/* The leader as a process, which is killed here. */
 static pid_t fork_leader(crew *c, int listener)
 {
     pid_t pid = fork();

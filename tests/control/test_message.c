@@ -109,7 +109,7 @@ static void every_type_comes_back(void **state)
     }
 }
 
-/* All of them, one frame after the other: who changes these makes another version of the protocol. */
+/* All of them, one frame after the other: a change of these bytes is another version of the protocol. */
 static void the_bytes_are_those_of_the_version(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_newcomers.c - ranks that come while the run goes on: which rank they get, when they are let in, who is refused;
- * and how one leaves. */
+/* test_newcomers.c - ranks that join a running run: which rank they get, when they are admitted, and
+ * refusals; and how one leaves. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static void open_run(crew *c, int nplaces)
         assert_int_equal(c->hand[h].status, EN_OK);
 }
 
-/* As after the gathers of a start. */
+/* As after the gathers of the start. */
 static void train(crew *c)
 {
     for (int h = 0; h < FIRST; h++)
@@ -88,7 +88,7 @@ static void expect_presence(crew *c, int hand, size_t at, eni_presence_kind kind
     assert_int_equal(p.rank, rank);
 }
 
-/* ---- coming -------------------------------------------------------------------------------------------- */
+/* ---- joining ------------------------------------------------------------------------------------------- */
 
 static void one_gets_the_next_rank_and_takes_part(void **state)
 {
@@ -129,7 +129,7 @@ static void one_that_comes_early_waits(void **state)
     assert_int_equal(pthread_create(&c.hand[0].thread, NULL, gather, &c.hand[0]), 0);
     assert_true(crew_note(&c, 1, 1, "forward"));
     assert_int_equal(pthread_create(&c.hand[1].thread, NULL, gather, &c.hand[1]), 0);
-    come(&c, 3, 2); /* behind the gather, whose number is not its own */
+    come(&c, 3, 2); /* after the gather, whose number is not its own */
     pthread_join(c.hand[0].thread, NULL);
     pthread_join(c.hand[1].thread, NULL);
     gather_all(&c, (int[]){0, 1, 3}, 3);
@@ -137,7 +137,7 @@ static void one_that_comes_early_waits(void **state)
     crew_fini(&c);
 }
 
-/* Their connections are those of the run's own ranks, too. */
+/* Their connections are also needed by the run's own ranks. */
 static void no_more_wait_than_there_are_places(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void a_rank_is_never_given_twice(void **state)
     crew_fini(&c);
 }
 
-/* ---- leaving, as somebody outside wants it ---- */
+/* ---- leaving on request ---- */
 
 static en_status ask_to_leave(const crew *c, int rank, char why_out[ENI_REASON_MAX])
 {
@@ -195,7 +195,7 @@ static void *claim(void *hand)
     return NULL;
 }
 
-/* What it has claimed it keeps, and it gets no more. */
+/* It keeps its claims, and gets no more. */
 static void expect_no_more(crew *c, int hand)
 {
     const int64_t deadline = crew_soon();
@@ -224,7 +224,7 @@ static void one_that_is_asked_to_leaves(void **state)
     assert_int_equal(ask_to_leave(&c, 2, why), EN_OK);
     stays(&c, 2, "already asked");
     expect_no_more(&c, 2);
-    refused(&c, 3, EN_EINVAL, "3 seats*--max-workers"); /* until it has gone */
+    refused(&c, 3, EN_EINVAL, "3 seats*--max-workers"); /* until it has left */
     assert_int_equal(pthread_create(&c.hand[0].thread, NULL, gather, &c.hand[0]), 0);
     assert_int_equal(eni_member_bye(c.hand[2].member, crew_soon()), EN_OK);
     gather_all(&c, (int[]){1}, 1); /* the others do not wait for it */
@@ -243,7 +243,7 @@ static void one_that_is_asked_to_leaves(void **state)
     crew_fini(&c);
 }
 
-/* A newcomer that ends by itself, as on SIGTERM; and the run goes on. */
+/* A newcomer that leaves on its own, as on SIGTERM; and the run goes on. */
 static void a_newcomer_that_wants_to_leaves(void **state)
 {
     (void)state;
@@ -292,7 +292,7 @@ static void who_does_not_fit_is_refused(void **state)
     refused(&c, 4, EN_EINVAL, "ranks are 0 to 1*--rank=new");
     refused(&c, 5, EN_EINVAL, "newcomer*--max-workers=1*run --max-workers=3");
     refused(&c, 6, EN_EDENIED, "token");
-    come(&c, 3, 2); /* how the others began is nothing to it */
+    come(&c, 3, 2); /* the start of the run does not matter to it */
     while (eni_member_claim(c.hand[0].member, &index, crew_soon()) == EN_OK) {
     }
     refused(&c, 7, EN_EINVAL, "ending*micro-batches");

@@ -1,5 +1,5 @@
 /* test_refused.c - a member that has shown the token and then breaks the protocol: it is named, and the run
- * ends with that sentence, whatever it sent. */
+ * ends, whatever it sent. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static eni_message await_message(eni_link *link, uint32_t type)
     }
 }
 
-/* Until it is told that it is lost, or hung up on. */
+/* Waits until it is declared lost, or disconnected. */
 static void hang_up_when_told(eni_link *link)
 {
     eni_message m = {0};
@@ -78,7 +78,7 @@ static void *open_hand(void *argument)
     return NULL;
 }
 
-/* A run of rank 0 and a rank 1 that says this, right after WELCOME or (is_early) before it. */
+/* A run of rank 0 and a rank 1 that sends these bytes, right after WELCOME or (is_early) before it. */
 static void assert_refused(const void *bytes, size_t length, bool is_early, const char *words)
 {
     crew c;
@@ -155,7 +155,7 @@ static void broken_bytes_are_refused(void **state)
     }
 }
 
-/* A claim may be asked again, and only for the same answer. */
+/* A claim may be repeated, and gets the same answer. */
 static void a_repeated_claim_gets_the_same_answer(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void a_repeated_claim_gets_the_same_answer(void **state)
     crew_fini(&c);
 }
 
-/* The token is right, and a name in it is no name. */
+/* The token is right, but a name is not text. */
 static void assert_join_refused(const eni_key_value *said, const char *words)
 {
     crew c;
@@ -201,7 +201,7 @@ static void assert_join_refused(const eni_key_value *said, const char *words)
     assert_int_equal(refused.status, EN_EINVAL);
     if (!crew_has(refused.reason, words)) fail_msg("%s, not: %s", refused.reason, words);
     eni_link_fini(&link);
-    crew_join(&c, 0, 2); /* its place is free for who belongs here */
+    crew_join(&c, 0, 2); /* its connection is free for our own ranks */
     assert_int_equal(c.hand[0].status, EN_OK);
     assert_int_equal(c.hand[1].status, EN_OK);
     assert_true(crew_bye(&c));

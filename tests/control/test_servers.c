@@ -1,5 +1,5 @@
-/* test_servers.c - several servers: their shards reach everybody, their words reach the result, their deaths
- * have a number, and one that comes back is another generation. */
+/* test_servers.c - several servers: their shards reach all ranks, their reports reach the result, their
+ * deaths have a number, and one that comes back is another generation. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static en_status lead(void *user, const eni_world_info *world, eni_terms *terms)
     return EN_OK;
 }
 
-/* psd 0 folds all words into its own. */
+/* psd 0 folds all reports into its own. */
 static void fold(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out)
 {
     char *all = user;
@@ -227,7 +227,7 @@ static void *open_hand(void *argument)
     return NULL;
 }
 
-/* To be here again is not enough: the shards must open, too. */
+/* Rejoining is not enough: the shards must open, too. */
 static void a_server_that_comes_back_has_to_serve(void **state)
 {
     (void)state;
@@ -251,7 +251,7 @@ static void a_server_that_comes_back_has_to_serve(void **state)
     crew_fini(&c);
 }
 
-/* Servers hear of it, and are asked for their word as ever. */
+/* Servers are informed of it, and asked for their report as usual. */
 static void an_early_end_is_no_servers_death(void **state)
 {
     (void)state;

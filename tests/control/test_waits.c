@@ -1,4 +1,4 @@
-/* test_waits.c - long waits are explained, and one that cannot end is found; slow is not stuck. */
+/* test_waits.c - long waits are explained, and one that cannot end is found; a slow rank is not stuck. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "crew.h"
 
-/* Heartbeats and explanations after half a second, no way out after three times as long. */
+/* Heartbeats and explanations after half a second, a deadlock after three times as long. */
 static void start(crew *c, int n)
 {
     crew_init(c, n);
@@ -42,7 +42,7 @@ static void end_waits(crew *c, int n)
     crew_fini(c);
 }
 
-/* The sentence comes, and the time behind it is right. */
+/* The sentence is logged, and its time is right. */
 static void assert_waited(const char *sentence, int64_t begin_ns)
 {
     const double seconds = crew_await_number(sentence);
@@ -69,7 +69,7 @@ static void it_is_said_who_waits_for_whom(void **state)
     end_waits(&c, 3);
 }
 
-/* One is a step behind, and itself waits for somebody else. */
+/* One is a step behind, and itself waits for another. */
 static void a_chain_of_waits_is_told(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void waiting_for_one_who_has_left_is_found(void **state)
     crew_fini(&c);
 }
 
-/* For more than twice the time after which it would be found, it is not. */
+/* It is not found within more than twice the time of a deadlock. */
 static void assert_goes_on(crew *c)
 {
     assert_int_equal(eni_member_verdict(c->hand[0].member, eni_now_ns() + 3500 * ENI_MILLI), EN_ETIMEOUT);

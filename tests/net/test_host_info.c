@@ -105,7 +105,7 @@ static void the_quota_of_cgroups_is_found(void **state)
     (void)state;
     assert_non_null(mkdtemp(root));
     assert_int_equal(eni_host_info_quota(root), INT32_MAX);
-    /* version 1: rounded up; -1 is none; the one above counts too */
+    /* version 1: rounded up; -1 is unlimited; the parent's counts too */
     put("proc/self/cgroup", "5:cpuset:/\n4:cpu,cpuacct:/a/b\n3:memory:/m\n0::/x\n");
     put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "250000\n");
     assert_int_equal(eni_host_info_quota(root), INT32_MAX); /* of what period? */
@@ -150,7 +150,7 @@ static void note(void *user, const char *group, const char *name, const char *va
              name, value);
 }
 
-/* A result can be traced to what made it; a build outside git says that it cannot. */
+/* A result records how it was made; a build outside git says "unknown". */
 static void facts_have_the_commit_and_the_libraries(void **state)
 {
     (void)state;

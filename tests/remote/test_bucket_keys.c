@@ -1,4 +1,5 @@
-/* test_bucket_keys.c - where keys are looked for, in which order, and that a file which others may read is refused. */
+/* test_bucket_keys.c - where keys are found, in which order, and that a file which others may read is
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +43,7 @@ static void set(const char *name, const char *value)
     snprintf(environment[i].value, sizeof environment[i].value, "%s", value);
 }
 
-/* A home of one's own, and no variables. */
+/* An empty home, and no variables. */
 static int begin(void **state)
 {
     char path[96];
@@ -107,7 +108,7 @@ static void expect(const eni_keys *keys, const char *id, const char *secret, con
     assert_string_equal(keys->region, region);
 }
 
-/* Refused in one sentence with these parts, and without what a secret looks like in these tests. */
+/* Refused in one sentence with these parts, and without the secret of these tests. */
 static void expect_refused(int kind, const char *file, const char *part, const char *part_too)
 {
     eni_keys keys;
@@ -119,7 +120,7 @@ static void expect_refused(int kind, const char *file, const char *part, const c
     said = (heard){0};
 }
 
-/* ---- where they are found ---- */
+/* ---- finding them ---- */
 
 static void variables(void **state)
 {
@@ -206,7 +207,7 @@ static void a_file_of_its_own(void **state)
         }
 }
 
-/* It may be read by all, so that no keys are taken from there, only the region. */
+/* It may be readable by all, so only the region is taken from it, no keys. */
 static void the_region_of_a_configuration(void **state)
 {
     (void)state;
@@ -254,15 +255,15 @@ static void keys_of_a_configuration(void **state)
     assert_string_equal(keys.endpoint_by, "AWS_ENDPOINT_URL_S3");
     set("AWS_PROFILE", "sso");
     expect_refused(ENI_S3, NULL, "sso_session", "aws configure export-credentials");
-    keys = find(ENI_S3, "none"); /* a bucket that is open to all */
+    keys = find(ENI_S3, "none"); /* a public bucket */
     assert_true(keys.is_none);
     expect(&keys, "", "", "", "");
     write_file(".aws/config", "\xef\xbb\xbf[profile sso]\nregion = r-4\n" PAIR("ID", "hush"), 0600);
-    keys = find(ENI_S3, NULL); /* behind a mark of UTF-8 */
+    keys = find(ENI_S3, NULL); /* after a byte order mark */
     expect(&keys, "ID", "hush", "", "r-4");
 }
 
-/* ---- what a file looks like ---- */
+/* ---- the format of a file ---- */
 
 static void how_files_are_written(void **state)
 {
@@ -274,7 +275,7 @@ static void how_files_are_written(void **state)
         {"[default]\r\naws_access_key_id=ID\r\naws_secret_access_key=hush\r\n", "hush", ""},
         {"# of me\n; too\n\n[default]\n#aws_session_token=no\n ; aws_session_token=no\n" PAIR("ID", "hush"),
          "hush", ""},
-        {"aws_access_key_id = NO\n[default]\n" PAIR("ID", "hush"), "hush", ""}, /* in front of all sections */
+        {"aws_access_key_id = NO\n[default]\n" PAIR("ID", "hush"), "hush", ""}, /* before all sections */
         {"  [ default ]\t\n\t" PAIR("ID", "hush"), "hush", ""},
         {"[default] # the one\n" PAIR("ID", "hush") "[next] ; [another]\naws_session_token=no\n", "hush", ""},
         {"[default]\n" PAIR("ID", "hush=/+==") "more\n=\n==\n[]\n]\n[\n", "hush=/+==", ""},
@@ -285,7 +286,7 @@ static void how_files_are_written(void **state)
         {"[defaults]\n" PAIR("NO", "hush2") "[DEFAULT]\n" PAIR("NO", "hush2") "[default]\n" PAIR("ID",
                                                                                                  "hush"),
          "hush", ""},
-        {"\xef\xbb\xbf[default]\r\n" PAIR("ID", "hush"), "hush", ""}, /* Notepad's mark of UTF-8 */
+        {"\xef\xbb\xbf[default]\r\n" PAIR("ID", "hush"), "hush", ""}, /* Notepad's byte order mark */
         {"\xef\xbb\xbf# of me\n[default]\n" PAIR("ID", "hush"), "hush", ""},
         {"[default]\naws_access_key_id_too = NO\n" PAIR("ID", "hush") "aws_session_token =\n", "hush", ""},
     };
@@ -302,18 +303,18 @@ static void a_parsed_text(void **state)
     static const char text[] = "[a]\n" PAIR("ID", "hush");
     assert_false(eni_keys_parse(text, sizeof text - 1, "b", &keys));
     assert_string_equal(keys.secret, "");
-    assert_true(eni_keys_parse(text, sizeof text - 1, "a", &keys)); /* only what is empty */
+    assert_true(eni_keys_parse(text, sizeof text - 1, "a", &keys)); /* only members that are empty */
     assert_string_equal(keys.id, "KEPT");
     assert_string_equal(keys.secret, "hush");
     assert_false(eni_keys_parse("", 0, "a", &keys));
     assert_false(eni_keys_parse("[", 1, "", &keys));
     assert_true(eni_keys_parse("[]", 2, "", &keys));
     assert_true(eni_keys_parse("\xef\xbb\xbf[]", 5, "", &keys));
-    assert_false(eni_keys_parse("\xef\xbb[]", 4, "", &keys)); /* half a mark is none */
+    assert_false(eni_keys_parse("\xef\xbb[]", 4, "", &keys)); /* half a mark does not count */
     assert_false(eni_keys_parse("\xef\xbb\xbf", 3, "", &keys));
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void no_keys(void **state)
 {
@@ -399,7 +400,7 @@ static void files_that_are_none(void **state)
     expect_refused(ENI_S3, below_home("file/keys"), "/file/keys", "");
 }
 
-/* Headers are lines: what would end one, or begin another. */
+/* Headers are lines: characters that would end one, or begin another. */
 static void keys_that_no_header_takes(void **state)
 {
     (void)state;
@@ -418,7 +419,7 @@ static void keys_that_no_header_takes(void **state)
                    "blanks");
 }
 
-/* The longest fit; longer ones are refused, not left out. */
+/* The longest fit; longer ones are refused, not ignored. */
 static void long_keys(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_cache.c - copies of objects on this host: who may use the folder, when a copy is the object's, and what is removed.
- * That they come whole is shown on a service, by tests/system/test_buckets.py. */
+/* test_cache.c - copies of objects on this host: who may use the folder, when a copy is the object's, and
+ * what is removed. tests/system/test_buckets.py downloads from a service. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -129,7 +129,7 @@ static void a_folder_for_each_url_and_endpoint(void **state)
     assert_non_null(strstr(path[N - 1], "/oss-bucket.oss-cn-hangzhou.aliyuncs.com-"));
 }
 
-/* Where others may write, anything could lie; where they may read, they may not any more. */
+/* A folder that others may write to is not trusted; one that they may read is closed to them. */
 static void modes_of_a_folder(void **state)
 {
     (void)state;
@@ -189,7 +189,7 @@ static void what_is_no_folder(void **state)
     assert_int_equal(rmdir(target), 0); /* nothing was put there */
 }
 
-/* A lock that leads elsewhere, where it would make a file. */
+/* A lock that is a link to a file that does not exist. */
 static void a_lock_that_is_a_link(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void a_lock_that_is_a_link(void **state)
     assert_false(is_there(target));
 }
 
-/* ---- who fetches ---- */
+/* ---- one process fetches ---- */
 
 /* A line of the log goes to the pipe `user`. */
 static void tell(void *user, int level, const char *subsystem, const char *text)
@@ -224,11 +224,11 @@ static void expect_from(int fd, const char *part)
 
 typedef struct elsewhere {
     pid_t child;
-    int go, fd; /* to it and from it */
+    int go, fd; /* the pipes to it and from it */
 } elsewhere;
 
-/* Another process that opens the same when it is told, says when it waits and when it has it, and then ends. It comes
- * before the folder is open here: a lock is shared with a child. */
+/* Another process that opens the same folder on command, reports when it waits and when it has it, and then
+ * ends. It is forked before the folder is open here: a child shares its parent's lock. */
 static elsewhere begin_elsewhere(void)
 {
     int go[2], ends[2];
@@ -279,7 +279,7 @@ static void a_second_process_waits(void **state)
     end_elsewhere(&e);
 }
 
-/* Who waits for a folder that is removed makes it again. */
+/* A process that waits for a folder that is removed makes it again. */
 static void a_folder_that_is_removed_meanwhile(void **state)
 {
     (void)state;
@@ -295,7 +295,7 @@ static void a_folder_that_is_removed_meanwhile(void **state)
     assert_true(is_there(in_cache(".lock")));
 }
 
-/* The lock goes with who holds it. */
+/* The lock ends with its holder. */
 static void a_process_that_is_killed(void **state)
 {
     (void)state;
@@ -319,11 +319,11 @@ static void a_process_that_is_killed(void **state)
     open_cache();
 }
 
-/* ---- what is here ---- */
+/* ---- finding copies ---- */
 
 static const eni_object object = {.key = "data/train.bin", .etag = ETAG, .size = 5};
 
-/* A copy, and what a fetch writes beside it; then what a test changes of that. */
+/* A copy, and its metadata; then a test's change to that. */
 static void write_copy(const char *name, const char *text, json_t *changed)
 {
     char path[PATH_MAX + 64];
@@ -422,7 +422,7 @@ static void a_copy_that_was_changed_here(void **state)
     assert_false(is_here(&object));
 }
 
-/* What lies beside it may be anything after a crash. */
+/* The metadata may be anything after a crash. */
 static void what_is_known_is_damaged(void **state)
 {
     (void)state;
@@ -472,7 +472,7 @@ static void a_part_that_is_here(void **state)
         assert_int_equal(eni_cache_look(&cache, &file, 1), EN_OK);
         assert_false(file.is_here);
         assert_int_equal(file.have, parts[i].have);
-        assert_int_equal(is_there(in_cache(".train.bin.part")), parts[i].have > 0); /* of no use: gone */
+        assert_int_equal(is_there(in_cache(".train.bin.part")), parts[i].have > 0); /* useless, so removed */
         assert_int_equal(is_there(in_cache(".train.bin.of")), parts[i].have > 0);
     }
     char target[PATH_MAX + 64];
@@ -501,7 +501,7 @@ static void what_does_not_fit_is_said_before(void **state)
     assert_non_null(strstr(said.text, "--clear-cache"));
 }
 
-/* ---- what goes ---- */
+/* ---- removing ---- */
 
 static void what_is_not_among_them_goes(void **state)
 {
@@ -561,7 +561,7 @@ static void clear_leaves_what_is_fetched(void **state)
     assert_true(is_there(root));
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK); /* nothing is left */
     assert_int_equal(bytes, 0);
-    snprintf(cache.path, sizeof cache.path, "%s/.gone-12345", root); /* of one that was killed */
+    snprintf(cache.path, sizeof cache.path, "%s/.gone-12345", root); /* left by a process that was killed */
     assert_int_equal(mkdir(cache.path, 0700), 0);
     write_text(in_cache("train.bin"), "hello");
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK);
@@ -591,7 +591,7 @@ static void clear_follows_no_link(void **state)
     assert_int_equal(rmdir(outside), 0);
 }
 
-/* Whoever starts us may have closed stdin. */
+/* Our parent may have closed stdin. */
 static void descriptor_0_is_one(void **state)
 {
     (void)state;

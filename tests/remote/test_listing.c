@@ -1,5 +1,5 @@
-/* test_listing.c - what a service answers in XML: pages of a list, and errors, as S3 and OSS write them; and what nobody
- * should write. */
+/* test_listing.c - a service's answers in XML: pages of a list, and errors, as S3 and OSS write them; and
+ * malformed ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,12 +82,12 @@ static void pages_of_s3(void **state)
     assert_int_equal(listing.n, 3);
     expect_object(0, "my image+1.jpg", "\"fba9dede5f27731c9771645a39863328\"",
                   434234);                              /* not decoded twice */
-    expect_object(2, "a%2Bb", "\"e\"", ENI_OBJECT_MAX); /* this page says nothing of an encoding */
+    expect_object(2, "a%2Bb", "\"e\"", ENI_OBJECT_MAX); /* this page does not give an encoding */
     assert_false(listing.is_truncated);
     assert_string_equal(listing.token, "");
 }
 
-/* From "ListObjectsV2 (GetBucketV2)", OSS: what its keys are encoded as, its token is, too. */
+/* From "ListObjectsV2 (GetBucketV2)", OSS: the token has the encoding of the keys. */
 static void pages_of_oss(void **state)
 {
     (void)state;
@@ -103,7 +103,7 @@ static void pages_of_oss(void **state)
                  "</ListBucketResult>"),
         EN_OK);
     assert_int_equal(listing.n, 1);
-    expect_object(0, "a/b c", "\"35A27C2B9EAEEB6F48FD7FB5861D\"", 25); /* the encoding is said behind it */
+    expect_object(0, "a/b c", "\"35A27C2B9EAEEB6F48FD7FB5861D\"", 25); /* the encoding follows */
     assert_string_equal(listing.token, "CgJi+w==");
     assert_int_equal(add(ENI_OSS, LIST("")), EN_OK);
     assert_int_equal(listing.n, 1);
@@ -170,7 +170,7 @@ static void a_long_key_that_is_encoded(void **state)
     expect_refused(xml, "longer text");
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void bad_pages(void **state)
 {
@@ -307,9 +307,9 @@ static void errors_are_read(void **state)
               "<EC>0003-1</EC>\n"
               "  <Inner><Code>no</Code></Inner>\n</Error>",
          "AccessDenied", "\xe6\x97\xa0 <k>", ""},
-        /* what a terminal would obey, and what looks like another line of a log */
+        /* control sequences, and text that looks like another line of a log */
         {"<Error><Code>a&#27;[2J</Code><Message>m</Message></Error>", "", "",
-         ""}, /* XML has no such letter */
+         ""}, /* XML has no such character */
         {"<Error><Code>&#155;2J</Code><Message>a&#10;12:00:00.000 E "
          "ok</Message><Region>a&#9;b</Region></Error>",
          "(not text)", "(not text)", "(not text)"},
@@ -391,7 +391,7 @@ static void an_upload_that_begins(void **state)
     }
 }
 
-/* A service that takes its time sends blanks, in front of all of it or behind the first line; and an error may follow. */
+/* A slow service sends blanks, before all of it or after the first line; and an error may follow. */
 static void an_upload_that_is_over(void **state)
 {
     (void)state;
@@ -413,7 +413,7 @@ static void an_upload_that_is_over(void **state)
     assert_string_equal(error.code, "InternalError");
 }
 
-/* No service, but a proxy in between: nothing comes. */
+/* From a proxy rather than a service: an empty error. */
 static void an_error_of_no_bytes(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_upload.c - how large a part is, and what is too large for any number of them. What goes over a wire is in
- * tests/system/test_buckets.py. */
+/* test_upload.c - the size of a part, and files that are too large for any number of them.
+ * tests/system/test_buckets.py uploads to a service. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static void there_are_ten_thousand_at_most(void **state)
     assert_int_equal(eni_upload_part(10000 * ENI_PUT_MAX, ENI_PART_BYTES), ENI_PUT_MAX);
 }
 
-/* Before anything is asked of the service: here is none. */
+/* Refused before any request: there is no service here. */
 static void what_no_parts_can_hold(void **state)
 {
     (void)state;

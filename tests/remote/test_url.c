@@ -1,5 +1,4 @@
-/* test_url.c - URLs of buckets and endpoints: what is understood, what is refused and in which words, and keys as bytes of
- * a URL. */
+/* test_url.c - URLs of buckets and endpoints: accepted and refused ones, and the encoding of keys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +34,7 @@ static int stop_listening(void **state)
     return 0;
 }
 
-/* One line, with all of that in it. */
+/* One line, which has all of these parts. */
 static void expect_said(const char *of, const char *const part[3])
 {
     if (said.lines != 1) fail_msg("%s: %d lines, the last \"%s\"", of, said.lines, said.text);
@@ -44,7 +43,7 @@ static void expect_said(const char *of, const char *const part[3])
     said = (heard){0};
 }
 
-/* ---- names of what lies there ---- */
+/* ---- names of objects ---- */
 
 static void paths_are_no_urls(void **state)
 {
@@ -141,7 +140,7 @@ static void bad_urls_are_one_sentence(void **state)
         if (eni_remote_url_parse("--init", bad[i].text, &url) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].text);
         assert_memory_equal(said.text, "--init=", 7);
-        if (strpbrk(bad[i].text, "\n\x7f\xc2\xff") == NULL) /* those are not for a log */
+        if (strpbrk(bad[i].text, "\n\x7f\xc2\xff") == NULL) /* those are escaped in a log */
             assert_memory_equal(said.text + 7, bad[i].text, strlen(bad[i].text));
         expect_said(bad[i].text, part);
     }
@@ -163,7 +162,7 @@ static void a_long_value_is_cut_in_the_message(void **state)
     expect_said("a long host", (const char *const[3]){".HOST/PREFIX"});
 }
 
-/* ---- where requests go ---- */
+/* ---- the destination of requests ---- */
 
 static eni_remote_url parse(const char *text)
 {
@@ -307,7 +306,7 @@ static void long_hosts_are_refused(void **state)
     assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", text, NULL, &place), EN_EINVAL);
     expect_said("a long endpoint", (const char *const[3]){"no path"});
     snprintf(text, sizeof text, "oss://abc.%s", host);
-    url = parse(text); /* fits alone, and not with the bucket in front */
+    url = parse(text); /* fits alone, but not with the bucket in front */
     assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", NULL, "cn-hangzhou", &place),
                      EN_EINVAL);
     expect_said("a long host", (const char *const[3]){"too long", "abc.hhh"});
@@ -336,7 +335,7 @@ static void bad_regions_are_one_sentence(void **state)
     expect_said("no region", (const char *const[3]){"oss://abc.oss-internal.aliyuncs.com", "OSS_REGION"});
 }
 
-/* ---- as bytes of a URL ---- */
+/* ---- encoding in URLs ---- */
 
 static void all_bytes_come_back(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_setup.c - key-values from a socket: what is missing or wrong is named, nothing else is believed. */
+/* test_setup.c - key-values from a socket: missing or wrong ones are named and refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void everything_is_read(void **state)
     assert_int_equal(setup.store.sum_order, ENI_SUM_RANK);
     assert_int_equal(setup.budget, 40);
     assert_int_equal(setup.net_delay_ns, 0);
-    assert_true(setup.store.seed == 9007199254740993); /* 2^53 + 1: no double */
+    assert_true(setup.store.seed == 9007199254740993); /* 2^53 + 1: not a double */
     eni_setup_fini(&setup);
     eni_setup_fini(&setup);
 }
@@ -50,7 +50,7 @@ static void what_is_missing_is_named(void **state)
         char why[ENI_REASON_MAX];
         memcpy(key_values, good_key_values, sizeof good_key_values);
         key_values[i].key = "something-else";
-        if (strcmp(good_key_values[i].key, "net-rate") == 0) continue; /* the one that may be missing */
+        if (strcmp(good_key_values[i].key, "net-rate") == 0) continue; /* the one that is optional */
         assert_int_equal(read_key_values(KEY_VALUES, &setup, why), EN_EPROTO);
         assert_non_null(strstr(why, good_key_values[i].key));
     }
