@@ -1,12 +1,12 @@
-# Entrain in a container. `docker build -t entrain .`, then for example
+# Entrain in a container: `docker build -t entrain .`, then for example
 #
 #     docker run --rm --read-only -v "$PWD/runs:/runs" entrain run -n 2 --strategy=ring --out=a
 #
-# Shared memory needs no --shm-size: workers pass memory to each other by descriptor. /runs belongs to uid 1000, as which
-# the programs run. Two containers share memory if they share the network namespace (--network=container:NAME); else they
-# talk over TCP.
+# The programs run as uid 1000, which owns /runs. Workers pass memory to each other by descriptor, so shared memory needs
+# no --shm-size. Two containers share memory if they share a network namespace (--network=container:NAME); else they use
+# TCP.
 
-# ---- what a build needs; .devcontainer stops here ----
+# ---- packages for a build; .devcontainer uses this stage ----
 FROM debian:13 AS develop
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends make git ca-certificates python3 gdb >/dev/null
@@ -15,14 +15,14 @@ COPY tools/deps.sh /tmp/entrain/tools/
 RUN make -C /tmp/entrain deps && rm -rf /tmp/entrain
 RUN useradd --create-home --uid 1000 entrain
 
-# ---- the programs, and the packages whose libraries they load ----
+# ---- the programs, and the names of the packages that they load ----
 FROM develop AS build
 COPY . /src
 RUN make -C /src install PREFIX=/opt/entrain
 RUN find /opt/entrain -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' \
         | sort -u | xargs realpath | sed 's|^/usr||' | sed 's|^|*|' | xargs dpkg -S | cut -d: -f1 | sort -u > /opt/packages
 
-# ---- what runs ----
+# ---- the image to run ----
 FROM debian:13
 COPY --from=build /opt/packages /opt/packages
 RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive xargs -a /opt/packages apt-get install -y -qq --no-install-recommends \

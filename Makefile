@@ -2,6 +2,8 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CMAKE_FLAGS ?=
+# What `make tests` builds: tests, or units, which leaves out those of whole programs (tests/system).
+TESTS ?= tests
 
 # What a build, the tests and the demo need; each is explained in README.md.
 BUILD_TOOLS    = gcc g++ cmake pkg-config
@@ -33,7 +35,7 @@ all: configure ## build the programs, plugins and libentrain into build/
 
 tests: configure ## build these, the tests and benches, and the cuda device where NVIDIA's toolkit is found
 	@tools/deps.sh --check-build $(TEST_PACKAGES)
-	@$(call build,all tests)
+	@$(call build,all $(TESTS))
 
 cuda: configure ## build the cuda device
 	@cmake $(BUILD) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
@@ -81,11 +83,11 @@ isa: deps ## the tests of what computes, as on a CPU without AVX-512 and on one 
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS=--preset=asan
-	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool' $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool|long' $(CTEST_FLAGS)
 
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-tsan CMAKE_FLAGS=--preset=tsan
-	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool' $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool|long' $(CTEST_FLAGS)
 
 fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
 	@tools/fuzz.sh $${FUZZ_SECONDS:-60}

@@ -2,6 +2,7 @@
 """gpu.py - training on a GPU beside PyTorch on the same one, in turns.
 
     bench/gpu.py --build=build                     the convnet at batch 64 and 1024, tf32 and bf16; four ranks on one GPU
+    bench/gpu.py --network=resnet32,resnet224      ResNet-18 at 32 pixels (3x3 stem) and at 224, batch 128
     bench/gpu.py --python=VENV/bin/python3         whose torch is the peer [python3]
     bench/gpu.py --json                            a JSON object a line, as tests/gpu/run keeps them
     bench/gpu.py --cpu                             both on the CPU, fp32, few steps: does all of this run?
@@ -32,8 +33,26 @@ from report import number
 from run import run_program, spread
 
 WAYS = ["eager", "channels_last", "compile", "graph"]
-TARGETS = {64: (2, 1.2), 1024: (None, 1.1)}  # beside eager, beside the best way
 RANKS, SHARE = 4, 64  # ranks on one GPU, and the batch of each
+
+
+class Network:
+    """What is trained, by its names here and there, and what is to be reached: {(batch, precision): (eager, best)}."""
+
+    def __init__(self, title, model, peer, flags, targets):
+        self.title, self.model, self.peer, self.flags, self.targets = title, model, peer, flags, targets
+
+
+SYNTHETIC = ["--data=synthetic"]
+CONVNET = Network("convnet", "convnet", "convnet", [],
+                  {(b, p): (2, 1.1) for b in (64, 1024) for p in ("tf32", "bf16")})
+NETWORKS = {
+    "convnet": CONVNET,
+    "resnet32": Network("ResNet-18, 32 px, 3x3 stem", "resnet18:stem=cifar", "resnet18-cifar", SYNTHETIC,
+                        {(128, "bf16"): (None, 1.1), (128, "fp32"): (None, 1)}),
+    "resnet224": Network("ResNet-18, 224 px", "resnet18", "resnet18",
+                         SYNTHETIC + ["--resize=224", "--limit-train-samples=2048"], {(128, "bf16"): (None, 1)}),
+}
 
 
 class Torch:
@@ -42,21 +61,22 @@ class Torch:
     def __init__(self, python, on_cpu):
         self.child, self.dead_ways = None, {}
         self.command = [python, str(HERE / "peers" / "torch_gpu.py")] + (["--cpu"] if on_cpu else [])
-        self.why = None  # there is none at all
+        self.env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")}  # its own libraries
+        self.why = None  # why there is no peer
         if not shutil.which(python):
             self.why = f"{python} is not here"
-        elif subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
+        elif subprocess.run([python, "-c", "import torch"], capture_output=True, env=self.env).returncode != 0:
             self.why = f"{python} has no torch"
 
-    def ask(self, way, batch, precision, seconds, deadline_s):
+    def ask(self, way, network, batch, precision, seconds, deadline_s):
         why = self.why or self.dead_ways.get(way)
         if why:
             return {"error": why}
         if self.child is None:
             self.child = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                          stderr=subprocess.DEVNULL, text=True)
+                                          stderr=subprocess.DEVNULL, text=True, env=self.env)
         try:
-            self.child.stdin.write(f"{way} {batch} {precision} {seconds}\n")
+            self.child.stdin.write(f"{way} {network.peer} {batch} {precision} {seconds}\n")
             self.child.stdin.flush()
             if not select.select([self.child.stdout], [], [], deadline_s)[0]:
                 return self.give_up(way, f"torch, {way}: no answer within {deadline_s:.0f} s")
@@ -84,23 +104,27 @@ class Ours:
         self.program = os.path.join(args.build, "bench", "bench_train")
         self.steps = {}  # so many make about args.turn seconds
 
-    def run(self, strategy, workers, batch, precision, more=()):
+    def run(self, strategy, workers, network, batch, precision, more=()):
         """The object that bench_train prints, or one with "error"."""
-        key = (strategy, workers, batch, precision, tuple(more))
-        flags = list(more) + {"tf32": ["--tf32"], "bf16": ["--precision=bf16"], "fp16": ["--precision=fp16"]}.get(precision, [])
-        if self.args.data_dir:
+        key = (strategy, workers, network, batch, precision, tuple(more))
+        data = [flag for flag in network.flags if flag.startswith("--data=")]
+        flags = [flag for flag in network.flags if flag not in data] + list(more)
+        flags += {"tf32": ["--tf32"], "bf16": ["--precision=bf16"], "fp16": ["--precision=fp16"]}.get(precision, [])
+        if not self.args.few:
+            flags.append(f"--loader-threads={max(1, self.args.loaders // workers)}")
+        if self.args.data_dir and not data:
             flags.append(f"--data-dir={self.args.data_dir}")
         steps = self.steps.get(key, 25 if self.args.few else 400)
-        command = [self.program, "--json", f"--strategy={strategy}", f"--workers={workers}", f"--batch={batch}", "-n", steps,
+        command = [self.program, "--json", *data, f"--model={network.model}", f"--strategy={strategy}", f"--workers={workers}", f"--batch={batch}", "-n", steps,
                    f"--device={'cpu' if self.args.cpu else 'cuda'}"] + ([f"--flags={','.join(flags)}"] if flags else [])
         objects, why = run_program(command, 90)
         if why:
             return {"error": why}
         if key not in self.steps:
             rate = objects[0]["samples_s"] / batch / workers
-            self.steps[key] = 25 if self.args.few else max(400, min(int(rate * self.args.turn) + 20, 200000))
+            self.steps[key] = 25 if self.args.few else max(60, min(int(rate * self.args.turn) + 20, 200000))
             if self.steps[key] > 2 * steps:  # the first was too short to count
-                return self.run(strategy, workers, batch, precision, more)
+                return self.run(strategy, workers, network, batch, precision, more)
         return objects[0]
 
 
@@ -146,17 +170,18 @@ def row(figure, label, rates, failed, ours, theirs, target=None):
     return dict(result, text=text + (f", target {target:g}: {result['verdict']}" if target else ""))
 
 
-def beside_torch(args, ours, torch, batch, precision, clock):
+def beside_torch(args, ours, torch, network, batch, precision, clock):
     def first_deadline():
         return max(20, min(90, clock.left()))
 
-    programs = {"graph": lambda: ours.run("solo", 1, batch, precision),
-                "no graph": lambda: ours.run("solo", 1, batch, precision, ["--no-graph"])}
+    programs = {"graph": lambda: ours.run("solo", 1, network, batch, precision),
+                "no graph": lambda: ours.run("solo", 1, network, batch, precision, ["--no-graph"])}
     for way in WAYS:
-        programs["torch " + way] = lambda way=way: torch.ask(way, batch, precision, 0.1 if args.few else args.turn, first_deadline())
+        programs["torch " + way] = lambda way=way: torch.ask(way, network, batch, precision, 0.1 if args.few else args.turn,
+                                                             first_deadline())
     rates, failed = take_turns(programs, args.repeat, clock)
-    figure = f"convnet, batch {batch}, {precision}"
-    beside_eager, beside_best = (None, None) if args.few else TARGETS.get(batch, (None, None))
+    figure = f"{network.title}, batch {batch}, {precision}"
+    beside_eager, beside_best = (None, None) if args.few else network.targets.get((batch, precision), (None, None))
     known = {way: statistics.median(whole(rates["torch " + way])) for way in WAYS if whole(rates["torch " + way])}
     best = max(known, key=known.get) if known else WAYS[-1]
     rows = [row(figure, f"PyTorch at its best ({best})", rates, failed, "graph", "torch " + best, beside_best)]
@@ -173,9 +198,9 @@ def beside_torch(args, ours, torch, batch, precision, clock):
 def sharing(args, ours, clock):
     """Ranks that share one GPU beside one rank with all their samples."""
     precision = "fp32" if args.cpu else "tf32"
-    programs = {"one": lambda: ours.run("solo", 1, RANKS * args.share, precision)}
+    programs = {"one": lambda: ours.run("solo", 1, CONVNET, RANKS * args.share, precision)}
     for strategy in ("ring", "ps-sync"):
-        programs[strategy] = lambda strategy=strategy: ours.run(strategy, RANKS, args.share, precision)
+        programs[strategy] = lambda strategy=strategy: ours.run(strategy, RANKS, CONVNET, args.share, precision)
     rates, failed = take_turns(programs, args.repeat, clock)
     where = "CPU" if args.cpu else "GPU"
     rows = [row(f"convnet, {RANKS} ranks of batch {args.share} on one {where}, {s}, {precision}", f"one rank, batch {RANKS * args.share}",
@@ -185,16 +210,17 @@ def sharing(args, ours, clock):
     return rows
 
 
-def layers(args, batch, precision):
+def layers(args, network, batch, precision):
     """Each pass of each layer, and its share of what the device can do; those under half are named."""
-    command = [os.path.join(args.build, "bench", "bench_layers"), "--json", f"--batch={batch}", "-n", 2 if args.few else 10,
+    side = 224 if network is NETWORKS["resnet224"] else 32
+    command = [os.path.join(args.build, "bench", "bench_layers"), "--json", f"--model={network.model}", f"--input={side}x{side}x3", f"--batch={batch}", "-n", 2 if args.few else 10,
                f"--device={'cpu' if args.cpu else 'cuda'}", f"--precision={precision}"] + (["--peak=64"] if args.few else [])
     objects, why = run_program(command, 60)
-    figure = f"kernels of the convnet, batch {batch}, {precision}"
+    figure = f"kernels of {network.title}, batch {batch}, {precision}"
     if why:
         return [{"figure": figure, "verdict": "not measured", "why": why, "is_our_fault": True, "text": f"not measured: {why}"}]
     passes = [o for o in objects if o["layer"] != "all"]
-    slow = [f"{o['layer']} {o['pass']} {max(o['share'], o['moved']):.0f} %" for o in passes if max(o["share"], o["moved"]) < 50]
+    slow = [f"{o['layer']} {o['pass']} ({o['how']}) {max(o['share'], o['moved']):.0f} %" for o in passes if max(o["share"], o["moved"]) < 50]
     total = sum(o["us"] for o in passes)
     return [{"figure": figure, "unit": "us", "ours": total, "passes": passes, "verdict": "reported",
              "text": f"{total:.1f} us in all; under half of the peak of arithmetic and of memory: {', '.join(slow) or 'none'}"}]
@@ -207,17 +233,24 @@ def parse_args():
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--turn", type=float, default=1.0, help="seconds of one measurement [1]")
     p.add_argument("--seconds", type=float, default=140, help="for everything [140]")
-    p.add_argument("--batch", default="64,1024")
-    p.add_argument("--precision", default="tf32,bf16", help="fp32, tf32, bf16, fp16")
+    p.add_argument("--network", default="convnet", help=f"some of {','.join(NETWORKS)} [convnet]")
+    p.add_argument("--batch", default="", help="[64,1024 for the convnet, 128 for the others]")
+    p.add_argument("--precision", default="", help="some of fp32,tf32,bf16,fp16 [tf32,bf16 for the convnet, and fp32 for the others]")
+    p.add_argument("--loaders", type=int, default=min(8, max(1, (os.cpu_count() or 2) // 2)),
+                   help="loader threads of all ranks: one gathers a batch of 64 in 65 us, as long as a step takes")
     p.add_argument("--data-dir", default="")
     p.add_argument("--json", action="store_true")
     p.add_argument("--cpu", action="store_true")
     p.add_argument("--fake", action="store_true")
     args = p.parse_args()
     args.build = os.path.abspath(args.build)
+    args.network = args.network.split(",")
+    for name in args.network:
+        if name not in NETWORKS:
+            p.error(f"--network={name}: give some of {', '.join(NETWORKS)}")
     args.few = args.cpu or args.fake
     if args.cpu:
-        args.precision, args.batch = "fp32", "64"
+        args.precision, args.batch = "fp32", "64" if args.network == ["convnet"] else "4"
     args.share = 4 if args.fake else SHARE
     if args.fake:
         args.batch = "8"
@@ -242,12 +275,17 @@ def main():
             beside = f", beside {r['beside']}" if "beside" in r else ""
             print(json.dumps(r) if args.json else f"{r['figure']}{beside}: {r['text']}", flush=True)
 
-    configurations = [(int(b), p) for b in args.batch.split(",") for p in args.precision.split(",")]
+    configurations = []
+    for name in args.network:
+        batches, precisions = ("64,1024", "tf32,bf16") if name == "convnet" else ("128", "fp32,tf32,bf16")
+        configurations += [(NETWORKS[name], int(b), p) for b in (args.batch or batches).split(",")
+                           for p in (args.precision or precisions).split(",")]
     try:
-        add(sharing(args, ours, Clock(args.seconds / 5)))
-        for i, (batch, precision) in enumerate(configurations):
-            add(beside_torch(args, ours, torch, batch, precision, Clock(clock.left() / (len(configurations) - i) * 0.9)))
-            add(layers(args, batch, precision))
+        if "convnet" in args.network:
+            add(sharing(args, ours, Clock(args.seconds / 5)))
+        for i, (network, batch, precision) in enumerate(configurations):
+            add(beside_torch(args, ours, torch, network, batch, precision, Clock(clock.left() / (len(configurations) - i) * 0.9)))
+            add(layers(args, network, batch, precision))
     finally:
         torch.close()
     return 1 if any(r.get("is_our_fault") for r in results) else 0

@@ -12,12 +12,11 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "run/rank_groups.h"
 #include "run/units.h"
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
-#include "runtime/spec/strategies.h"
+#include "virtual/simulation.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
@@ -107,7 +106,7 @@ static void report(const eni_config *given, const eni_sim_config *c, const eni_q
     const char *chosen = eni_options_canonical(c->options);
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    if (given->net != NULL) printf("network     %s\n", network);
+    printf("compute     %s\nnetwork     %s\n", given->compute, network);
     printf("loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
            eni_quadratic_loss(problem, c->weights_out));
     printf("time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n", (double)r->virtual_ns / ENI_MILLI,
@@ -126,77 +125,27 @@ static void report(const eni_config *given, const eni_sim_config *c, const eni_q
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static eni_sim_network network_of(const eni_config *c)
-{
-    uint64_t rate = 0;
-    int64_t delay_ns = 0;
-    if (c->net != NULL) (void)eni_net_parse(c->net, &rate, &delay_ns); /* config/ has checked it */
-    return (eni_sim_network){.latency_ns = delay_ns > 0 ? delay_ns : (int64_t)(c->latency_us * ENI_MICRO),
-                             .bytes_per_s = rate > 0 ? (double)rate : c->rate_mb * 1e6};
-}
-
-static en_status take_visits(const char *flag, const eni_list *list, int64_t nranks, int64_t *at_ns)
-{
-    int64_t rank, at;
-    for (int i = 0; i < list->count; i++) {
-        (void)eni_visit_parse(list->item[i], &rank, &at); /* config/ has checked it */
-        if (rank >= nranks)
-            return eni_fail(EN_EINVAL, "sim",
-                            "%s=%s: there are ranks 0 to %lld; give one of them, or a larger -n", flag,
-                            list->item[i], (long long)nranks - 1);
-        at_ns[rank] = at;
-    }
-    return EN_OK;
-}
-
-static en_status try_strategy(const eni_command_context *context, const en_strategy *strategy,
-                              const eni_options *options, const eni_quadratic *problem, float *weights)
+static en_status run_quadratic(const eni_command_context *context, eni_virtual *v)
 {
     const eni_config *c = context->config;
-    const double ranks = (double)c->workers * (double)c->accumulate;
-    int64_t rank, left = c->events;
-    int64_t join_ns[ENI_MEAN_MAX], leave_ns[ENI_MEAN_MAX];
-    double factor[ENI_MEAN_MAX], slow;
-    int32_t groups[ENI_MEAN_MAX];
+    int64_t left = c->events;
+    eni_quadratic problem;
     eni_sim_result result;
-    if (c->groups != NULL) EN_TRY(eni_rank_groups_read(c->groups, (int32_t)c->workers, groups));
-    for (int r = 0; r < c->workers; r++) {
-        factor[r] = 1;
-        join_ns[r] = 0;
-        leave_ns[r] = INT64_MAX;
+    EN_TRY(eni_quadratic_init(&problem, (uint64_t)c->elements, (uint64_t)c->seed));
+    float *weights = eni_alloc_array(problem.problem.count, sizeof *weights);
+    v->sim.hooks = context->hooks;
+    v->sim.problem = &problem.problem;
+    v->sim.trace = c->events > 0 ? print_event : NULL;
+    v->sim.trace_user = &left;
+    v->sim.weights_out = weights;
+    en_status st = EN_ENOMEM;
+    if (weights != NULL) {
+        st = eni_sim_run(&v->sim, &result);
+        if (st == EN_OK) (c->json ? report_json : report)(c, &v->sim, &problem, &result);
+        eni_sim_result_fini(&result);
     }
-    EN_TRY(take_visits("--join", &c->join, c->workers, join_ns));
-    EN_TRY(take_visits("--leave", &c->leave, c->workers, leave_ns));
-    for (int i = 0; i < c->straggler.count; i++)
-        if (eni_straggler_parse(c->straggler.item[i], &rank, &slow)) factor[rank] = slow;
-    const eni_sim_config config = {
-        .strategy = strategy,
-        .options = options,
-        .hooks = context->hooks,
-        .problem = &problem->problem,
-        .nranks = (int32_t)c->workers,
-        .nshards = (int32_t)c->shards,
-        .local_size = (int32_t)c->local_size,
-        .groups = c->groups != NULL ? groups : NULL,
-        .seed = (uint64_t)c->seed,
-        .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* nobody waits for so many */
-        .accumulate = (uint64_t)c->accumulate,
-        .bucket_cap_bytes = (uint64_t)c->bucket_cap,
-        .hyper = {.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay},
-        .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
-        .compute = {.mean_ns = (int64_t)(c->step_ms * ENI_MILLI),
-                    .noise = c->sigma > 0 ? ENI_SIM_LOGNORMAL : ENI_SIM_CONSTANT,
-                    .sigma = c->sigma,
-                    .factor = factor},
-        .network = network_of(c),
-        .join_ns = c->join.count > 0 ? join_ns : NULL,
-        .leave_ns = c->leave.count > 0 ? leave_ns : NULL,
-        .trace = c->events > 0 ? print_event : NULL,
-        .trace_user = &left,
-        .weights_out = weights};
-    const en_status st = eni_sim_run(&config, &result);
-    if (st == EN_OK) (c->json ? report_json : report)(c, &config, problem, &result);
-    eni_sim_result_fini(&result);
+    eni_free(weights);
+    eni_quadratic_fini(&problem);
     return st;
 }
 
@@ -233,27 +182,13 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
 en_status eni_command_sim(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    const en_strategy *strategy;
-    eni_options *options = NULL;
-    eni_quadratic problem = {0};
-    float *weights = NULL;
-    en_status st = EN_OK;
+    eni_virtual v;
     if (c->json && (c->storm || c->events > 0))
         return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
                         c->storm ? "storm" : "events");
-    EN_TRY(eni_strategy_find(context->plugin_dir, c->strategy, &strategy));
-    EN_TRY(eni_strategy_groups(strategy, c->groups));
-    EN_TRY(eni_options_new(strategy, eni_spec_options(c->strategy), &options));
-    if (c->storm) {
-        st = try_faults(context, strategy, options);
-        goto free_all;
-    }
-    EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)c->elements, (uint64_t)c->seed), free_all);
-    weights = eni_alloc_array(problem.problem.count, sizeof *weights);
-    st = weights == NULL ? EN_ENOMEM : try_strategy(context, strategy, options, &problem, weights);
-free_all:
-    eni_free(weights);
-    eni_quadratic_fini(&problem);
-    eni_options_free(options);
+    EN_TRY(eni_virtual_open(c, context->plugin_dir, &v));
+    const en_status st =
+        c->storm ? try_faults(context, v.sim.strategy, v.options) : run_quadratic(context, &v);
+    eni_virtual_close(&v);
     return st;
 }

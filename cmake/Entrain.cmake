@@ -204,9 +204,14 @@ function(en_targets_below folder found_out)
   set(${found_out} ${found} PARENT_SCOPE)
 endfunction()
 
-# en_group(benches bench): a target that builds whatever the folder bench has.
+# en_group(units tests WITHOUT tests/system): a target that builds all that the folder tests has, but for tests/system.
 function(en_group name folder)
+  cmake_parse_arguments(A "" "WITHOUT" "" ${ARGN})
   en_targets_below(${CMAKE_SOURCE_DIR}/${folder} found)
+  if(A_WITHOUT)
+    en_targets_below(${CMAKE_SOURCE_DIR}/${A_WITHOUT} left_out)
+    list(REMOVE_ITEM found ${left_out})
+  endif()
   add_custom_target(${name})
   add_dependencies(${name} ${found})
 endfunction()

@@ -1,4 +1,4 @@
-/* config.c - the life of a configuration: defaults, copies, and what depends on several keys. */
+/* config.c - the lifetime of a configuration: defaults, copies, and checks and defaults across keys. */
 #include "config/config.h"
 
 #include <stdio.h>
@@ -58,7 +58,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
     eni_config config = *from;
     en_status st = EN_OK;
     config.args = (eni_list){0};
-    /* to the end: what belongs to `from` is forgotten in any case */
+    /* to the end, even on failure: no field may still point to `from` */
     for (int k = 0; k < eni_key_count; k++) {
         const void *source = (const char *)from + eni_keys[k].offset;
         void *field = (char *)&config + eni_keys[k].offset;
@@ -80,8 +80,14 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
-    int k = eni_key_find_for(config->program, key, strlen(key));
-    if (k < 0) return eni_config_refuse("%s: there is no key \"%s\"; see --help", place, key);
+    const int k = eni_key_find_for(config->program, key, strlen(key));
+    if (k < 0 || !eni_key_applies(&eni_keys[k], config->program)) {
+        const char *nearest = eni_key_nearest(config->program, key);
+        return eni_config_refuse("%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
+                                 eni_program_name(config->program), key,
+                                 nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
+                                 eni_program_name(config->program));
+    }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
 }
@@ -101,7 +107,7 @@ int64_t eni_config_seed(const eni_config *config, int i)
     return seed;
 }
 
-/* All workers of the run; below 1 when nobody has said. */
+/* All workers of the run; below 1 if not known. */
 static int64_t world_of(const eni_config *config)
 {
     const eni_program p = config->program;
@@ -114,7 +120,7 @@ int32_t eni_config_ranks(const eni_config *config)
     return (int32_t)(config->max_workers > 0 ? config->max_workers * ENI_RANKS_PER_PLACE : world_of(config));
 }
 
-/* Micro-batches per step: what a global batch is split into. */
+/* Micro-batches per step, which share a global batch. */
 static int64_t parts(const eni_config *config)
 {
     int64_t world = world_of(config);
@@ -124,23 +130,23 @@ static int64_t parts(const eni_config *config)
 static en_status resolve_batch(eni_config *config)
 {
     int64_t global = config->global_batch_size, n = parts(config);
-    if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it by itself */
+    if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it separately */
         !eni_config_takes(config, "batch-size"))
         return EN_OK;
     if (global % n != 0)
         return eni_config_refuse(
-            "--global-batch-size: \"%lld\" is not a multiple of the %lld batches of a step, one for each "
+            "--global-batch-size: \"%lld\" is not a multiple of the %lld batches of a step, one per "
             "worker or --accumulate; give a multiple, or --batch-size",
             (long long)global, (long long)n);
     if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global)
         return eni_config_refuse(
-            "--global-batch-size: \"%lld\" contradicts --batch-size %lld times %lld; give one of the two",
+            "--global-batch-size: \"%lld\" contradicts --batch-size %lld times %lld; give only one of them",
             (long long)global, (long long)config->batch_size, (long long)n);
     config->batch_size = global / n;
     return EN_OK;
 }
 
-/* One that nobody gave: PyTorch's default for the optimizer. */
+/* Sets PyTorch's default for the optimizer, unless the user gave the key. */
 static en_status set_rate(eni_config *config, const char *key, const char *value)
 {
     const int k = eni_key_named(key);
@@ -154,7 +160,7 @@ static bool has_adam(const eni_config *config)
     return strcmp(config->optimizer, "adam") == 0 || strcmp(config->optimizer, "adamw") == 0;
 }
 
-/* What the optimizer does not have is refused, not passed over; but a file that was written by a run has it. */
+/* Refuses options that the optimizer lacks, except in a config file of an earlier run, which has all keys. */
 static en_status resolve_optimizer(eni_config *config)
 {
     static const char *const of_sgd[] = {"momentum", "nesterov"}, *const of_adam[] = {"beta1", "beta2",
@@ -168,8 +174,8 @@ static en_status resolve_optimizer(eni_config *config)
         if (config->origin[k] == ENI_FROM_DEFAULT ||
             strcmp(text, eni_key_fallback(&eni_keys[k], config->program, word)) == 0)
             continue;
-        return eni_config_refuse("--%s: \"%s\" is nothing that --optimizer=%s has; leave it out%s", others[i],
-                                 text, config->optimizer,
+        return eni_config_refuse("--%s: \"%s\" does not apply to --optimizer=%s; omit it%s", others[i], text,
+                                 config->optimizer,
                                  is_adam ? ", or give --beta1" : ", or give --optimizer=adamw");
     }
     if (!eni_config_takes(config, "optimizer")) return EN_OK;
@@ -182,7 +188,7 @@ static en_status resolve_defaults(eni_config *config)
 {
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
     if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
-        config->eval_points = CURVE_POINTS; /* a time to it comes from a curve */
+        config->eval_points = CURVE_POINTS; /* the time to target comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_named("data"), "synthetic", "data", ENI_FROM_DEFAULT));
     if (config->program == ENI_RUN && eni_config_is_solo(config) && !eni_config_is_given(config, "workers"))
@@ -195,21 +201,21 @@ static en_status resolve_ranks(const eni_config *config)
     const int64_t world = world_of(config), ranks = eni_config_ranks(config);
     if (config->max_workers > 0 && config->max_workers < world)
         return eni_config_refuse(
-            "--max-workers: \"%lld\" is below the %lld workers that the run begins with; give %lld or more",
+            "--max-workers: \"%lld\" is below the %lld workers that the run starts with; give %lld or more",
             (long long)config->max_workers, (long long)world, (long long)world);
     if (config->rank == ENI_RANK_NEW && config->max_workers == 0)
-        return eni_config_refuse("--rank: \"new\" joins a run that goes on; give its --max-workers=N too, "
+        return eni_config_refuse("--rank: \"new\" joins a running run; give its --max-workers=N too, "
                                  "and all its other flags");
     if (world > 0 && config->rank >= world)
-        return eni_config_refuse("--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
+        return eni_config_refuse("--rank: \"%lld\" must be below --world-size %lld; ranks count from 0",
                                  (long long)config->rank, (long long)world);
     if (config->local_size > 0 && config->local_rank >= config->local_size)
-        return eni_config_refuse("--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
+        return eni_config_refuse("--local-rank: \"%lld\" must be below --local-size %lld; ranks count from 0",
                                  (long long)config->local_rank, (long long)config->local_size);
     for (int i = 0; i < config->seeds.count; i++)
         for (int j = 0; j < i; j++) {
             if (eni_config_seed(config, i) != eni_config_seed(config, j)) continue;
-            return eni_config_refuse("--seeds: \"%s\" is there twice, and is one run; give each seed once",
+            return eni_config_refuse("--seeds: \"%s\" is a duplicate; give each seed once",
                                      config->seeds.item[i]);
         }
     for (int i = 0; i < config->straggler.count; i++) {
@@ -221,19 +227,19 @@ static en_status resolve_ranks(const eni_config *config)
             eni_straggler_parse(config->straggler.item[j], &other, &factor);
             if (other != rank) continue;
             return eni_config_refuse(
-                "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
+                "--straggler: \"%s\" names rank %lld again after \"%s\"; give each rank once",
                 config->straggler.item[i], (long long)rank, config->straggler.item[j]);
         }
         if (ranks <= 0 || rank < ranks) continue;
-        return eni_config_refuse("--straggler: \"%s\" names a rank that a run of %lld worker%s does not "
-                                 "have; give a rank from 0 to %lld",
+        return eni_config_refuse("--straggler: \"%s\" names a rank outside this run of %lld worker%s; "
+                                 "give a rank from 0 to %lld",
                                  config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
                                  (long long)ranks - 1);
     }
     return EN_OK;
 }
 
-/* As far as one rank can know: that all ranks have the same ones is found out when they meet. */
+/* Checks this rank's view; whether all ranks agree shows when they meet. */
 static en_status resolve_groups(const eni_config *config)
 {
     const int64_t world = world_of(config);
@@ -250,30 +256,30 @@ static en_status resolve_nodes(const eni_config *config)
     static const char *const only[] = {"node-rank", "master-addr", "master-port"};
     const bool may_be_many = config->program == ENI_RUN || config->program == ENI_CHECK;
     if (config->nnodes > 1 && eni_config_takes(config, "nnodes") && !may_be_many)
-        return eni_config_refuse("--nnodes: \"%lld\": %s starts its processes on one host; leave it out, or "
-                                 "give it to `entrain run`, on each host",
-                                 (long long)config->nnodes, eni_program_name(config->program));
+        return eni_config_refuse(
+            "--nnodes: \"%lld\" is not supported: %s starts its processes on one host; omit it, or "
+            "run `entrain run` with it on each host",
+            (long long)config->nnodes, eni_program_name(config->program));
     if (config->init_method != NULL &&
         (eni_config_is_given(config, "master-addr") || eni_config_is_given(config, "master-port")))
         return eni_config_refuse(
-            "--init-method: \"%s\" says what --master-addr and --master-port do; give one of the two ways",
+            "--init-method: \"%s\" conflicts with --master-addr and --master-port; give one or the other",
             config->init_method);
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
         if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes"))
             return eni_config_refuse("--%s is for a run on several hosts; give --nnodes=N too", only[i]);
     if (config->node_rank < config->nnodes) return EN_OK;
-    return eni_config_refuse("--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
+    return eni_config_refuse("--node-rank: \"%lld\" must be below --nnodes %lld; hosts count from 0",
                              (long long)config->node_rank, (long long)config->nnodes);
 }
 
-/* A file that was written by a run has it, too. */
+/* Refuses the flag only: the config file of an earlier run has the key, too. */
 static en_status resolve_restarts(const eni_config *config)
 {
     const bool is_asked = eni_config_origin(config, "max-restarts") == ENI_FROM_FLAG;
     if (config->program != ENI_RUN || config->elastic != NULL || !is_asked) return EN_OK;
-    return eni_config_refuse(
-        "--max-restarts: \"%lld\" is for a run that is started again; give --elastic=MIN..MAX too",
-        (long long)config->max_restarts);
+    return eni_config_refuse("--max-restarts: \"%lld\" is for elastic runs; give --elastic=MIN..MAX too",
+                             (long long)config->max_restarts);
 }
 
 static bool has_gamma(const eni_config *config)
@@ -281,36 +287,35 @@ static bool has_gamma(const eni_config *config)
     return config->lr_schedule == ENI_SCHEDULE_STEP || config->lr_schedule == ENI_SCHEDULE_MULTISTEP;
 }
 
-/* Where arms of a comparison set schedules of their own, each arm is checked instead of the study. */
+/* If arms of a comparison set their own schedules, each arm is checked instead of the study. */
 static en_status resolve_schedule(const eni_config *config)
 {
     for (int i = 0; i < config->arm.count && config->program == ENI_COMPARE; i++)
         if (strstr(config->arm.item[i], "schedule=") != NULL) return EN_OK;
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
         return eni_config_refuse(
-            "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+            "--lr-schedule: \"step\" needs --lr-step, the samples between two steps; give both");
     if (config->lr_schedule != ENI_SCHEDULE_STEP && config->lr_step > 0)
-        return eni_config_refuse("--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is "
-                                 "another; give --lr-schedule=step too, or leave --lr-step away",
+        return eni_config_refuse("--lr-step: \"%lld\" is only for --lr-schedule=step; give that "
+                                 "too, or omit --lr-step",
                                  (long long)config->lr_step);
     if (!has_gamma(config) && config->lr_gamma != 0.1 &&
         eni_config_origin(config, "lr-gamma") >= ENI_FROM_FLAG)
-        return eni_config_refuse("--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the "
-                                 "schedule is another; give one of them too, or leave --lr-gamma away",
+        return eni_config_refuse("--lr-gamma: \"%g\" is only for --lr-schedule=step and multistep; "
+                                 "give one of them too, or omit --lr-gamma",
                                  config->lr_gamma);
     if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
-        return eni_config_refuse(
-            "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
-            config->lr_milestones == NULL
-                ? "--lr-schedule: \"multistep\" needs --lr-milestones"
-                : "--lr-milestones are those of --lr-schedule=multistep, and the schedule is another");
+        return eni_config_refuse("%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
+                                 config->lr_milestones == NULL
+                                     ? "--lr-schedule: \"multistep\" needs --lr-milestones"
+                                     : "--lr-milestones is only for --lr-schedule=multistep");
     return EN_OK;
 }
 
 en_status eni_config_resolve(eni_config *config)
 {
     if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL)
-        return eni_config_refuse("%s needs weights; give --init=FILE, as --save has written it",
+        return eni_config_refuse("%s needs weights; give --init=FILE, as written by --save",
                                  eni_program_name(config->program));
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_optimizer(config));
@@ -328,9 +333,9 @@ en_status eni_config_resolve(eni_config *config)
     return EN_OK;
 }
 
-/* ---- an arm of a comparison: a strategy, its options, and keys of the run, in one text ----------------- */
+/* ---- an arm of a comparison: a strategy, its options, and keys of the run in one text ------------------ */
 
-/* Keys that an arm may set: what `entrain run` takes, less what the comparison itself decides. */
+/* Keys that an arm may set: those of `entrain run`, except those that the comparison itself sets. */
 static int find_arm_key(const char *name, size_t length)
 {
     const int k = eni_key_find(name, length);
@@ -338,7 +343,7 @@ static int find_arm_key(const char *name, size_t length)
                                                                                                         : -1;
 }
 
-/* Sets the keys of the run in "a=1,b=2" and appends all other parts to `spec`, which has room. */
+/* Sets the run's keys in "a=1,b=2" and appends all other parts to `spec`, which is large enough. */
 static en_status split_options(eni_config *run, char *options, const char *place, char *spec)
 {
     char mark = ':';
@@ -361,7 +366,7 @@ static en_status split_options(eni_config *run, char *options, const char *place
     return EN_OK;
 }
 
-/* Resets what the study sets for a schedule that only other arms use. */
+/* Resets the study's schedule keys, which only other arms use. */
 static en_status forget_schedule(eni_config *run)
 {
     const bool is_step = run->lr_schedule == ENI_SCHEDULE_STEP;
@@ -374,7 +379,7 @@ static en_status forget_schedule(eni_config *run)
         const int k = eni_key_named(of_schedule[i].key);
         if (of_schedule[i].is_meant || run->origin[k] == ENI_FROM_ARM) continue;
         eni_key_clear(run, &eni_keys[k]);
-        run->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
+        run->origin[k] = ENI_FROM_DEFAULT; /* so it is not passed to the workers */
         EN_TRY(set_default(run, k));
     }
     return EN_OK;

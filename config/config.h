@@ -1,19 +1,18 @@
-/* config.h - everything a user may choose, as one struct of plain fields.
+/* config.h - all user settings, as one struct of plain fields.
  *
  * One typed table (keys.c) makes the flag parser, --help with every default, the range checks, the YAML
  * reader, the config.yaml dump, the argv of child processes and the list of keys that must match between
  * ranks. A key has the same name everywhere: --batch-size, --batch_size, `batch-size: 64`.
  *
- * Where a value comes from, weakest first: the default (of the program), the environment (torchrun's
- * variables, only by a worker that no launcher of ours started, i.e. without --result-fd), the YAML file of
- * --config, the flags. A flag given twice: the last one holds; a list (--arm, --straggler) collects, and a
- * list given by flags replaces that of the file.
+ * Sources of a value, weakest first: the default (of the program), the environment (torchrun's variables, only by a worker
+ * that was not started by our launcher, i.e. without --result-fd), the YAML file of --config, the flags. If a flag is repeated,
+ * the last one wins; a list (--arm, --straggler) collects, and a list given by flags replaces that of the file.
  *
- * What is wrong is refused with EN_EINVAL and one logged sentence: the value, its place (--lr, or
- * FILE:LINE:COLUMN, or the variable) and the remedy. Not thread-safe; main thread, before any other starts.
+ * Invalid settings are refused with EN_EINVAL and one logged sentence: the value, its place (--lr, or FILE:LINE:COLUMN, or the
+ * variable) and the remedy. Not thread-safe; main thread, before any other starts.
  *
- * Texts and lists are owned by the struct: eni_config_fini frees them, eni_config_copy duplicates them. A
- * text that was not given and has no default is NULL. */
+ * The struct owns its texts and lists: eni_config_fini frees them, eni_config_copy duplicates them. A text that was not given
+ * and has no default is NULL. */
 #ifndef CONFIG_CONFIG_H
 #define CONFIG_CONFIG_H
 
@@ -26,7 +25,7 @@
 #include "run/transform.h"
 #include "run/worker_range.h"
 
-/* The programs; a key applies to some of them and is refused by the others. */
+/* The programs; a key applies to some of them, and the others refuse it. */
 typedef enum eni_program {
     ENI_RUN,        /* entrain run */
     ENI_COMPARE,    /* entrain compare */
@@ -50,7 +49,7 @@ typedef enum eni_program {
     ENI_PROGRAMS
 } eni_program;
 
-/* Values of the keys that offer a choice, in the order of the words in keys.c. */
+/* Values of the choice keys, in the order of the words in keys.c. */
 enum { ENI_ASSIGN_AUTO, ENI_ASSIGN_CLAIM, ENI_ASSIGN_FIXED }; /* auto: fixed if EN_SYNCHRONOUS, else claim */
 enum {
     ENI_SCHEDULE_CONSTANT,
@@ -69,7 +68,7 @@ enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDU
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
 enum { ENI_TRANSPORT_AUTO, ENI_TRANSPORT_SHM, ENI_TRANSPORT_TCP };
 enum { ENI_LOSS_FAIL, ENI_LOSS_CONTINUE };
-enum { ENI_PROMISES_AUTO }; /* then those of eni_promise, in their order */
+enum { ENI_PROMISES_AUTO }; /* followed by those of eni_promise */
 enum { ENI_FIGURES_SVG, ENI_FIGURES_PDF, ENI_FIGURES_PNG };
 enum { ENI_LEVEL_ERROR, ENI_LEVEL_WARN, ENI_LEVEL_INFO, ENI_LEVEL_DEBUG, ENI_LEVEL_TRACE }; /* = ENI_LOG_* */
 
@@ -81,13 +80,13 @@ typedef struct eni_list {
 enum { ENI_CONFIG_KEYS_MAX = 160 };
 
 typedef struct eni_config {
-    /* what is trained */
+    /* training */
     char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_spec_head */
     char *model;    /* "convnet" */
     char *data;     /* a name of `entrain data` or a folder */
-    /* The folder that holds the named set, or the copy of a URL's; NULL: the package's, to be fetched. */
+    /* The folder of the named set, or of the local copy of a URL; NULL: the package's, to be downloaded. */
     char *data_dir;
-    char *data_endpoint, *data_keys; /* of buckets: remote/transfer.h */
+    char *data_endpoint, *data_keys; /* of object storage: remote/transfer.h */
     char *optimizer;
     double lr, momentum, weight_decay;
     bool nesterov;
@@ -101,35 +100,35 @@ typedef struct eni_config {
     char *init;       /* weights to start from */
     int64_t seed;     /* >= 0 */
 
-    /* how much and in which order */
+    /* amount and order */
     int64_t batch_size;                 /* per worker; resolved from global_batch_size if that is given */
     int64_t global_batch_size;          /* 0: not given */
     int64_t accumulate;                 /* micro-batches per step of `solo` */
-    int64_t micro_batches;              /* parts that a rank's batch is cut into; 0: not said */
+    int64_t micro_batches;              /* parts of a rank's batch; 0: not given */
     char *bn_stats;                     /* "rank0", "mean" or "recompute:N": eni_bn_stats_parse */
-    int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
+    int64_t epochs, steps, max_samples; /* 0: not given; the first limit reached ends the run */
     int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
     bool shuffle, reshuffle, drop_last;
-    int64_t resize;            /* eni_config_transform has these four; resize 0: as they are */
+    int64_t resize;            /* see eni_config_transform; resize 0: original size */
     char *augment, *normalize; /* normalize NULL: the set's own */
     bool augment_test;
-    int64_t loader_threads; /* 0: one, or two where images are resized */
+    int64_t loader_threads; /* 0: one, or two if images are resized */
     int64_t assign;         /* ENI_ASSIGN_* */
 
-    /* what is kept */
+    /* files */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
-    bool overwrite;                    /* what `out` holds may be replaced */
+    bool overwrite;                    /* the contents of `out` may be replaced */
     int64_t checkpoint_every;          /* an amount of global samples, 0: never */
     char *checkpoint_dir;              /* NULL: OUT/checkpoints */
     char *tensorboard;                 /* "auto": OUT; NULL: none */
 
-    /* how it computes and talks */
+    /* compute and transport */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
     char *device;               /* "auto", "cpu", "cuda:0,cuda:1": run/device_list.h */
     int64_t parallel, pipeline; /* ENI_PARALLEL_*, ENI_PIPELINE_* */
-    int64_t stages;             /* 0: not said; eni_config_ndevices */
-    char *split;                /* "layer2.0,fc": where stages 1, 2, .. begin; NULL: not said */
+    int64_t stages;             /* 0: not given; eni_config_ndevices */
+    char *split;                /* "layer2.0,fc": where stages 1, 2, .. begin; NULL: not given */
     bool gpu_sharing;
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     int64_t precision;                                /* ENI_PRECISION_* */
@@ -137,25 +136,25 @@ typedef struct eni_config {
     double bucket_cap_mb; /* 2^20 bytes */
     bool overlap;
 
-    /* who takes part */
-    int64_t workers;                /* that entrain starts */
+    /* processes and hosts */
+    int64_t workers;                /* started by entrain */
     int64_t processes;              /* of eval, predict; 0: one per core */
-    int64_t rank, world_size;       /* -1: not given; the rank of one that comes later: ENI_RANK_NEW */
-    int64_t max_workers;            /* that may take part at one time; 0: nobody comes later */
-    int64_t local_rank, local_size; /* -1: not given, to be found out */
+    int64_t rank, world_size;       /* -1: not given; the rank of a newcomer: ENI_RANK_NEW */
+    int64_t max_workers;            /* at one time; 0: no newcomers */
+    int64_t local_rank, local_size; /* -1: not given, detected */
     char *host_id;
-    char *groups; /* "2", "0-1;2-3": run/rank_groups.h; NULL: the ranks of a host are one */
+    char *groups;                       /* "2", "0-1;2-3": run/rank_groups.h; NULL: one group per host */
     char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
     char *token_file;
     bool insecure;
     int64_t shards, servers, server_rank;
-    char *leader;              /* of a psd that is not the first */
-    char *state;               /* psd: the folder it can come back from; NULL: none */
+    char *leader;              /* for a psd other than the first */
+    char *state;               /* psd: its folder for recovery; NULL: none */
     int64_t state_every;       /* updates of a partition */
-    int64_t server_timeout_ns; /* 0: a lost psd ends the run */
+    int64_t server_timeout_ns; /* 0: losing psd ends the run */
     int64_t server_restarts;   /* by the launcher */
     int64_t on_worker_loss;    /* ENI_LOSS_* */
-    char *elastic;             /* "2..8": run/worker_range.h; NULL: the number of workers stays */
+    char *elastic;             /* "2..8": run/worker_range.h; NULL: a fixed number of workers */
     int64_t max_restarts;      /* of an elastic run, after losses */
     int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
     char *master_addr, *init_method;
@@ -163,17 +162,17 @@ typedef struct eni_config {
     int64_t peer_timeout_ns, join_timeout_ns, hook_timeout_ns;
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
-    /* what is emulated */
+    /* emulation */
     eni_list straggler;   /* "1:3": eni_straggler_parse */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
     char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
 
-    /* what is printed */
+    /* output */
     int64_t log_every;   /* steps */
     int64_t log_level;   /* ENI_LEVEL_* */
-    int64_t eval_every;  /* an amount of global samples, 0: as eval_points says */
-    bool eval_first;     /* the initial weights are a point of the curve */
-    int64_t eval_points; /* points over the run where eval_every is 0; 0: at the end only */
+    int64_t eval_every;  /* an amount of global samples, 0: see eval_points */
+    bool eval_first;     /* the curve starts with the initial weights */
+    int64_t eval_points; /* points over the run if eval_every is 0; 0: at the end only */
     double target;       /* accuracy in percent, 0: none */
     int64_t eval_batch_size;
     bool quiet;
@@ -190,104 +189,102 @@ typedef struct eni_config {
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
     int64_t storms;  /* seeds of --storm */
     int64_t elements, bucket_cap, events;
-    double step_ms, sigma, latency_us, rate_mb;
+    char *compute; /* run/law.h, FILE or from:OUT */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
     eni_list strategies; /* "ring", "ps-sync": the shorthand */
     eni_list seeds;      /* decimal texts: eni_config_seed */
     eni_list settings;   /* "even", "slow" */
-    char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
-    char *baseline;      /* "ring": the arm that all others are compared with; NULL: all with all */
-    bool retry_busy;     /* seeds on a busy machine are made again, once */
+    char *primary;       /* "even:1:2": the comparison tested by itself; NULL: none */
+    char *baseline;      /* "ring": the arm compared with all others; NULL: all pairs */
+    bool retry_busy;     /* seeds disturbed by other processes are repeated, once */
     bool csv, latex;
     bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
     int64_t figures;  /* ENI_FIGURES_* */
 
-    /* descriptors that the launcher hands down, -1: none */
+    /* descriptors passed by the launcher, -1: none */
     int64_t listen_fd, token_fd, result_fd, out_fd, data_fd;
-    bool mute;        /* nothing for people: whoever has started the run speaks */
-    int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
+    bool mute;        /* no output for people: the starting command reports */
+    int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: no launcher */
     bool check;       /* the worker joins, tries the exchange, and leaves */
     char
         *probe; /* and measures "call", "copy", "compute" or all-reduces of "MIN..MAX" bytes; NULL: nothing */
-    char *takes; /* "2..8:64", of an elastic run whose number of workers can change: run/worker_range.h */
+    char *takes; /* "2..8:64", of an elastic run: run/worker_range.h */
 
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* what is no flag: `report DIR` */
+    eni_list args; /* positional arguments: `report DIR` */
 
     eni_program program;
-    uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: where the value came from; private to config/ */
+    uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */
 } eni_config;
 
 /* Fills all fields with the defaults of `program`. EN_ENOMEM; on failure there is nothing to free. */
 en_status eni_config_init(eni_program program, eni_config *config_out);
-void eni_config_fini(eni_config *config); /* safe on zeroed memory and twice */
+void eni_config_fini(eni_config *config); /* safe on zeroed memory and when called twice */
 en_status eni_config_copy(const eni_config *from, eni_config *config_out);
 
-/* The whole road: defaults, environment, --config file, flags, then what depends on several keys
- * (eni_config_resolve). argv[0] is skipped and named in nothing. With --help or --version the rest of the
- * line may be incomplete: only help, version and what was readable are set. On failure there is nothing to
- * free. */
+/* Reads everything: defaults, environment, --config file, flags, then eni_config_resolve. argv[0] is skipped and never shown.
+ * With --help or --version the rest of the line may be incomplete: sets help, version and whatever was readable. On failure
+ * there is nothing to free. */
 en_status eni_config_parse(eni_program program, int argc, char *const *argv, eni_config *config_out);
 
-/* What depends on several keys: batch_size from global_batch_size, epochs 1 when no budget is given,
- * rank < world size, and so on. Called by eni_config_parse; again after a change by hand. */
+/* Resolves values that depend on several keys: batch_size from global_batch_size, epochs 1 without a budget, rank < world size,
+ * and so on. Called by eni_config_parse; call it again after changing fields. */
 en_status eni_config_resolve(eni_config *config);
 
-/* Sets one key from text, as a flag would: eni_config_set(c, "lr", "0.1", "--arm=ring,lr=0.1"). `place` goes
- * into messages. A NULL value is a flag without one ("nesterov"). */
+/* Sets one key from text, as a flag would: eni_config_set(c, "lr", "0.1", "--arm=ring,lr=0.1"). Messages name `place`. A NULL
+ * value is a flag without one ("nesterov"). */
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place);
 
 /* Whether the user gave the key by flag, file or environment (not a default); false for an unknown key. */
 bool eni_config_is_given(const eni_config *config, const char *key);
 
-/* One arm of a comparison: `base` as a run, with the strategy and the keys that `text` names. What stands
- * behind the ':' is split at commas: known keys of `entrain run` (lr=0.005) are set, all others are options
- * of the strategy and stay in ->strategy ("ssp:bound=2"). A name may stand before it, "tuned=ring:lr=0.1". The
- * caller finis run_out. EN_EINVAL, logged. */
+/* Makes one arm of a comparison: `base` as a run, with the strategy and the keys in `text`. The part after the ':' is split at
+ * commas: known keys of `entrain run` (lr=0.005) are set, all others are options of the strategy and stay in ->strategy
+ * ("ssp:bound=2"). A name may precede it, "tuned=ring:lr=0.1". The caller finis run_out. EN_EINVAL, logged. */
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
 
 /* Whether the text of the arm itself gave the key. */
 bool eni_config_is_of_arm(const eni_config *run, const char *key);
 
-/* The i-th of --seeds; `seed` when none were given and i is 0. */
+/* The i-th of --seeds; `seed` if none were given and i is 0. */
 int64_t eni_config_seed(const eni_config *config, int i);
 
-/* A NULL-terminated argv that makes `program` resolve to the same values as `config` for all keys that
- * apply to it and differ from its defaults; argv[0] is `executable`. One block of memory, freed with
- * eni_free; NULL when out of memory (logged). */
+/* Makes a NULL-terminated argv with which `program` resolves to the same values as `config`, for all keys that apply to it and
+ * differ from its defaults; argv[0] is `executable`. One block of memory, freed with eni_free; NULL when out of memory
+ * (logged). */
 char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
 
-/* Yields, in the order of the table, every key that config->program takes, or those that must be equal on all ranks of
- * a run (not the strategy: ranks may name its file by different paths; whoever has loaded it compares its name and
- * options): its canonical text ("0.01", "on"; the items of a list joined by commas; NULL: it has no value) and whether
- * it was given or is not the default. Valid during the call. A non-OK status of `see` ends the walk, and is returned. */
+/* Calls `see` in the order of the table for every key that config->program takes, or for those that must be equal on all ranks
+ * of a run (except the strategy: ranks may name its file by different paths; its name and options are compared after loading).
+ * Passes its canonical text ("0.01", "on"; the items of a list joined by commas; NULL: no value), valid during the call, and
+ * whether it was given or differs from the default. A status of `see` other than EN_OK ends the walk, and is returned. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_reported);
 en_status eni_config_each(const eni_config *config, eni_config_see see, void *user);
 en_status eni_config_each_match(const eni_config *config, eni_config_see see, void *user);
 
-/* All ranks that there can be: the workers that the run begins with, or with --max-workers ENI_RANKS_PER_PLACE for each place. Below 1 when nobody has said. */
+/* The most ranks that the run can have: the workers it starts with, or with --max-workers ENI_RANKS_PER_PLACE for each seat.
+ * Below 1 if not known. */
 int32_t eni_config_ranks(const eni_config *config);
 
-/* Devices of one rank, which are its stages with --parallel=model and pipeline: 1 for a run without --parallel; 0: all
- * GPUs that are seen, shared out among the ranks of the host. */
+/* Devices of one rank, which with --parallel=model and pipeline are its stages: 1 without --parallel; 0: all visible GPUs,
+ * shared among the ranks of the host. */
 int eni_config_ndevices(const eni_config *config);
 
-/* What the flags say of pixels. */
+/* The transform of pixels that the flags give. */
 eni_transform eni_config_transform(const eni_config *config);
 
-/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
- * What is about this call only (--out and other targets, --overwrite, --resume, --quiet) is left out: who
- * starts from the file does not write where it was written. EN_EIO, logged with `name`, when the stream
- * fails. Keys without a value are left out. */
+/* Writes all resolved values as YAML that --config reads back, each with its source in a comment. Omits keys about this call
+ * only (--out and other targets, --overwrite, --resume, --quiet), so that a run from this file writes elsewhere, and keys
+ * without a value. EN_EIO, logged with `name`, if the stream fails. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
 
-/* The keys of `program` with type, default and help, in groups, at most 100 columns wide: those that are used
- * most, or all. */
+/* Prints the keys of `program` with type, default and help, in groups, at most 100 columns wide: the most used ones, or
+ * all. */
 void eni_config_help(eni_program program, bool has_all, FILE *stream);
 
 /* "entrain run", "worker", ... */

@@ -1,5 +1,5 @@
-/* devices.c - one network on several devices: do --device, --parallel, --stages, --split, --micro-batches and the like
- * fit each other? As far as they alone tell: what the network, the data and the GPUs say comes later. */
+/* devices.c - checks that --device, --parallel, --stages, --split, --micro-batches and similar keys fit each other; the network,
+ * the data and the GPUs are checked later. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool has_stages(const eni_config *c)
     return c->parallel == ENI_PARALLEL_MODEL || c->parallel == ENI_PARALLEL_PIPELINE;
 }
 
-/* Samples that one rank cuts; of `entrain scale`, whose rows share a global batch out, in the row of most ranks. */
+/* The batch that one rank splits; for `entrain scale`, whose rows share a global batch, that of the row with most ranks. */
 static int64_t batch_of(const eni_config *c)
 {
     int64_t most = 1, n;
@@ -38,10 +38,10 @@ int eni_config_ndevices(const eni_config *config)
     if (config->parallel == ENI_PARALLEL_NONE) return 1;
     if (has_stages(config) && config->stages > 0) return (int)config->stages;
     if (has_stages(config) && config->split != NULL) return count_stages(config->split);
-    return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* it was checked with the key */
+    return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* checked with the key */
 }
 
-/* Stages that a config.yaml has, where the command line says --parallel=none or data: they are not meant. */
+/* Drops stages from a config.yaml if the command line has --parallel=none or data. */
 static void forget_stages(eni_config *c)
 {
     const int parallel = eni_key_named("parallel"), stages = eni_key_named("stages"),
@@ -53,30 +53,29 @@ static void forget_stages(eni_config *c)
     c->origin[split] = ENI_FROM_DEFAULT;
 }
 
-/* A --pipeline that config.yaml has of a run without one was nobody's wish. */
+/* Drops a --pipeline from the config.yaml of a run without one, and refuses one given by the user. */
 static en_status check_schedule(eni_config *c)
 {
     const int k = eni_key_named("pipeline");
     if (c->parallel == ENI_PARALLEL_PIPELINE || c->origin[k] == ENI_FROM_DEFAULT) return EN_OK;
     if (c->pipeline == ENI_PIPELINE_1F1B && c->origin[k] == ENI_FROM_FILE) {
-        c->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
+        c->origin[k] = ENI_FROM_DEFAULT; /* so it is not passed to the workers */
         return EN_OK;
     }
     char room[64];
-    return eni_config_refuse(
-        "--pipeline: \"%s\" is the schedule of a pipeline, and there is none; give --parallel=pipeline too",
-        eni_key_text(c, &eni_keys[k], room));
+    return eni_config_refuse("--pipeline: \"%s\" is a pipeline's schedule; give --parallel=pipeline too",
+                             eni_key_text(c, &eni_keys[k], room));
 }
 
-/* Without --parallel there is one device, and nothing to split. */
+/* Without --parallel: one device, and no split. */
 static en_status check_one(const eni_config *c, const eni_device_list *list)
 {
     if (list->n < 2 && !list->is_all) return EN_OK;
     if (!eni_config_takes(c, "parallel"))
         return eni_config_refuse(
-            "--device: \"%s\" is several devices, and %s computes on one; give one of them", c->device,
+            "--device: \"%s\" is several devices, but %s computes on one; give one of them", c->device,
             eni_program_name(c->program));
-    return eni_config_refuse("--device: \"%s\" is several devices: how does one network use them? Give "
+    return eni_config_refuse("--device: \"%s\" is several devices; to use them give "
                              "--parallel=data, --parallel=model or --parallel=pipeline, or one device",
                              c->device);
 }
@@ -87,13 +86,13 @@ static en_status check_split(const eni_config *c)
     snprintf(stages, sizeof stages, "%lld", (long long)c->stages);
     if (c->stages == 0 && c->split == NULL) return EN_OK;
     if (!has_stages(c))
-        return eni_config_refuse("--%s: \"%s\" splits the network, which --parallel=%s does not; give "
+        return eni_config_refuse("--%s: \"%s\" splits the network, but --parallel=%s does not; give "
                                  "--parallel=pipeline or --parallel=model",
                                  c->split != NULL ? "split" : "stages", c->split != NULL ? c->split : stages,
                                  c->parallel == ENI_PARALLEL_DATA ? "data" : "none");
     if (c->stages > 0 && c->split != NULL && c->stages != count_stages(c->split))
         return eni_config_refuse(
-            "--stages: \"%lld\" contradicts --split=%s, which makes %d; give one of the two",
+            "--stages: \"%lld\" contradicts --split=%s, which makes %d; give only one of them",
             (long long)c->stages, c->split, count_stages(c->split));
     return EN_OK;
 }
@@ -102,19 +101,20 @@ static en_status check_stages(const eni_config *c, const eni_device_list *list, 
 {
     const int n = eni_config_ndevices(c);
     if (n == 0 && !list->is_all)
-        return eni_config_refuse("--parallel: \"%s\" splits the network, into how many stages? Give "
-                                 "--stages=2, the devices, as --device=cpu:0,cpu:1, or --split=NAME,..",
-                                 parallel);
+        return eni_config_refuse(
+            "--parallel: \"%s\" splits the network, but the number of stages is missing; give "
+            "--stages=2, the devices, as --device=cpu:0,cpu:1, or --split=NAME,..",
+            parallel);
     if (list->n > 0 && list->n != n)
-        return eni_config_refuse("--device: \"%s\" is %d device%s for %d stages; give a device for each, or "
+        return eni_config_refuse("--device: \"%s\" is %d device%s for %d stages; give one for each, or "
                                  "--device=%s without numbers",
                                  c->device, list->n, list->n == 1 ? "" : "s", n, list->kind);
     if (n == 1)
-        return eni_config_refuse("--parallel: \"%s\" with one stage splits nothing; give --stages=2 or more",
+        return eni_config_refuse("--parallel: \"%s\" needs several stages; give --stages=2 or more",
                                  parallel);
     if (c->parallel == ENI_PARALLEL_MODEL && c->micro_batches > 1)
-        return eni_config_refuse("--micro-batches: \"%lld\" are for stages that work at the same time, which "
-                                 "those of --parallel=model do not; give --parallel=pipeline",
+        return eni_config_refuse("--micro-batches: \"%lld\" needs stages that work at the same time; those "
+                                 "of --parallel=model take turns; give --parallel=pipeline",
                                  (long long)c->micro_batches);
     return EN_OK;
 }
@@ -124,11 +124,12 @@ static en_status check_replicas(const eni_config *c, const eni_device_list *list
     const int n = eni_config_ndevices(c);
     if (n == 0 && !eni_device_list_is_gpu(list))
         return eni_config_refuse(
-            "--parallel: \"data\" on how many devices of this host? Name them, as --device=cpu:0,cpu:1");
+            "--parallel: \"data\" needs several devices of this host; name them, as --device=cpu:0,cpu:1");
     if (c->micro_batches > 0)
-        return eni_config_refuse("--micro-batches: \"%lld\": --parallel=data cuts the batch already, once "
-                                 "for each device; leave one of the two out",
-                                 (long long)c->micro_batches);
+        return eni_config_refuse(
+            "--micro-batches: \"%lld\" conflicts with --parallel=data, which already splits the batch "
+            "among the devices; omit one of them",
+            (long long)c->micro_batches);
     if (n > batch_of(c))
         return eni_config_refuse(
             "--device: \"%s\" is %d devices for a batch of %lld samples; give a --batch-size of %d or more",
@@ -140,18 +141,18 @@ static en_status check_cuts(const eni_config *c)
 {
     if (c->micro_batches > batch_of(c))
         return eni_config_refuse(
-            "--micro-batches: \"%lld\" are more than the %lld samples of %s; give %lld at most",
+            "--micro-batches: \"%lld\" exceeds the %lld samples of %s; give %lld at most",
             (long long)c->micro_batches, (long long)batch_of(c),
-            c->program == ENI_SCALE && c->global_batch_size > 0 ? "a worker in the row of most"
+            c->program == ENI_SCALE && c->global_batch_size > 0 ? "a worker in the row with most"
                                                                 : "--batch-size",
             (long long)batch_of(c));
     if (c->precision == ENI_PRECISION_FP16 && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
         return eni_config_refuse("--precision: \"fp16\" scales the gradients of a whole batch on one device; "
-                                 "give --precision=bf16, or leave %s out",
+                                 "give --precision=bf16, or omit %s",
                                  c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
     if (c->backend == ENI_BACKEND_NCCL && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
-        return eni_config_refuse("--backend: \"nccl\" is for gradients that stay on one GPU, and %s brings "
-                                 "them to the host; give --backend=host, or leave it out",
+        return eni_config_refuse("--backend: \"nccl\" is for gradients that stay on one GPU, but %s copies "
+                                 "them to the host; give --backend=host, or omit it",
                                  c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
     return EN_OK;
 }
@@ -161,7 +162,7 @@ en_status eni_config_check_devices(eni_config *c)
     static const char *const words[] = {"none", "data", "model", "pipeline"};
     eni_device_list list = {0};
     if (!eni_config_takes(c, "device")) return EN_OK;
-    (void)eni_device_list_read(c->device, &list); /* it was checked with the key */
+    (void)eni_device_list_read(c->device, &list); /* checked with the key */
     if (c->parallel == ENI_PARALLEL_NONE) EN_TRY(check_one(c, &list));
     if (!eni_config_takes(c, "parallel")) return EN_OK;
     forget_stages(c);
@@ -171,7 +172,7 @@ en_status eni_config_check_devices(eni_config *c)
     if (c->parallel == ENI_PARALLEL_DATA) EN_TRY(check_replicas(c, &list));
     if (c->gpu_sharing && !eni_device_list_is_gpu(&list))
         return eni_config_refuse(
-            "--gpu-sharing deals GPUs out, and --device=%s is none; give --device=cuda, or leave it out",
+            "--gpu-sharing distributes GPUs, but --device=%s is not a GPU; give --device=cuda, or omit it",
             c->device);
     return check_cuts(c);
 }

@@ -1,4 +1,4 @@
-/* dump.c - a configuration as text again: YAML, argv of a child, pairs that ranks compare; and --help. */
+/* dump.c - writes a configuration as text: YAML, argv of a child, pairs that ranks compare; and --help. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
 {
     static const char *const origins[] = {"default", "environment", "file", "flag", "arm"};
     const char *group = "";
-    fprintf(stream, "# %s %s: everything resolved; `%s --config=FILE` reads it back\n",
+    fprintf(stream, "# %s %s: all resolved values; `%s --config=FILE` reads them back\n",
             eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
@@ -63,7 +63,7 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
             continue;
         if (!eni_key_has_value(config, key)) continue;
         if (key->offset == offsetof(eni_config, data_dir) && eni_is_url(config->data))
-            continue; /* where the copy of a bucket lies on this host */
+            continue; /* the local copy of a URL on this host */
         if (strcmp(group, key->group) != 0) fprintf(stream, "\n# %s\n", key->group);
         group = key->group;
         fprintf(stream, "%s: ", key->name);
@@ -71,27 +71,27 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
         fprintf(stream, " # %s\n", origins[config->origin[k]]);
     }
     if (fflush(stream) == 0 && !ferror(stream)) return EN_OK;
-    return eni_fail(EN_EIO, "config", "cannot write %s: %s; make room, or write elsewhere", name,
+    return eni_fail(EN_EIO, "config", "cannot write %s: %s; free some space, or write elsewhere", name,
                     strerror(errno));
 }
 
-/* Whether a child of `program` would not come to this value by itself. */
+/* Whether a child of `program` must be passed this value. */
 static bool must_tell(const eni_config *config, eni_program program, int k)
 {
     const eni_key *key = &eni_keys[k];
     char room[64], word[64];
     if (!eni_key_applies(key, program) || !eni_key_has_value(config, key)) return false;
     bool is_about_this_call = (key->flags & ENI_KEY_FLAG_ONLY) != 0 && (key->flags & ENI_KEY_HIDDEN) == 0;
-    if (is_about_this_call) return false; /* --help, --config: the file's keys are told one by one */
+    if (is_about_this_call) return false; /* --help, --config: the file's keys are passed individually */
     if (key->type == ENI_KEY_INT && key->min > 0 && strcmp(eni_key_text(config, key, room), "0") == 0)
-        return false; /* none is given */
+        return false; /* none given */
     if ((key->flags & ENI_KEY_FROM_ENV) != 0 || key->type == ENI_KEY_LIST) return true;
     if (config->origin[k] != ENI_FROM_DEFAULT) return true; /* its own default may follow from another key */
     const char *fallback = eni_key_fallback(key, program, word);
     return fallback == NULL || strcmp(eni_key_text(config, key, room), fallback) != 0;
 }
 
-/* Writes the words one behind the other, each ended by a 0. */
+/* Writes the words in order, each ended by a 0. */
 static size_t put_words(FILE *stream, const eni_config *config, eni_program program, const char *executable)
 {
     size_t count = 1;
@@ -133,7 +133,7 @@ char **eni_config_argv(const eni_config *config, eni_program program, const char
     return argv;
 }
 
-/* The items of a list with ',' between them, to be freed; NULL when out of memory. */
+/* The items of a list separated by ',', to be freed; NULL when out of memory. */
 static char *join(const eni_list *list)
 {
     size_t bytes = 1;
@@ -188,7 +188,7 @@ en_status eni_config_each_match(const eni_config *config, eni_config_see see, vo
 
 enum { WIDTH = 100, INDENT = 34, ONE_PAGE = 16 /* flags */ };
 
-/* Breaks `text` at blanks, each line but the first indented; the first starts at `column`. */
+/* Wraps `text` at blanks, indenting each line but the first, which starts at `column`. */
 static void put_wrapped(FILE *stream, const char *text, int column)
 {
     if (column >= INDENT) {
@@ -216,7 +216,8 @@ static void describe(const eni_key *key, eni_program program, char *text_out, si
     const char *fallback = eni_key_fallback(key, program, word);
     bool has_range = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
     if (has_range) eni_key_range(key, key->type == ENI_KEY_TIME ? "s" : "", range, sizeof range);
-    if (key->note != NULL && fallback != word) fallback = key->note; /* of every other program */
+    if (key->note != NULL && fallback != word)
+        fallback = key->note; /* only where the table's default applies */
     if (fallback == NULL) fallback = "none";
     *text_out = '\0';
     if (*fallback != '\0')
@@ -273,7 +274,8 @@ void eni_config_help(eni_program program, bool has_all, FILE *stream)
         fprintf(stream, "\n%d more: %s --help=all\n", left_out, info->name);
         return;
     }
-    fprintf(stream,
-            "\nDashes and underscores are alike, --key=value and --key value too; a file of --config "
-            "holds\nlines of `key: value`. Flags win over the file, the file over the environment.\n");
+    fprintf(
+        stream,
+        "\nDashes and underscores are equivalent, and so are --key=value and --key value; a --config file "
+        "has\nlines of `key: value`. Flags override the file, the file overrides the environment.\n");
 }

@@ -1,11 +1,11 @@
-/* env.c - see env.h. From top to bottom: variables; what outer launchers say about this process (torchrun or
- * a script with torchrun's variables, Slurm's srun, Open MPI, PMI (MPICH, Intel MPI), MVAPICH2) and whether
- * they agree; where the run meets; and what of this becomes keys of the config.
+/* env.c - see env.h. From top to bottom: variables; what outer launchers say about this process (torchrun or a script with
+ * torchrun's variables, Slurm's srun, Open MPI, PMI (MPICH, Intel MPI), MVAPICH2) and whether they agree; where the run meets;
+ * and the keys of the config that follow.
  *
- * A launcher may run inside another one: the innermost is meant. torchrun's agent is always innermost. MPI's
- * launchers put one daemon on each host, by srun where there is Slurm: a Slurm step with one task per host
- * yields to them. Everything else that two launchers say must agree. A batch script is no task of Slurm,
- * though it has SLURM_PROCID: there is no SLURM_STEP_ID in it, or that of a step for scripts and shells. */
+ * Launchers may be nested: the innermost counts. torchrun's agent is always innermost. MPI's launchers start one daemon on each
+ * host, by srun under Slurm: a Slurm step with one task per host yields to them. In everything else launchers must agree. A
+ * batch script is not a task of Slurm, though it has SLURM_PROCID: its SLURM_STEP_ID is absent, or that of a step for scripts
+ * and shells. */
 #include "config/env.h"
 
 #include <ctype.h>
@@ -54,16 +54,17 @@ en_status eni_env_cache_dir(char *path_out, size_t bytes)
     const char *base = eni_env("XDG_CACHE_HOME"), *home = eni_env("HOME");
     if (base == NULL && home == NULL)
         return eni_fail(EN_EINVAL, "env",
-                        "there is no place for copies of what lies in a bucket: set XDG_CACHE_HOME or HOME");
+                        "no folder for local copies of object storage: set XDG_CACHE_HOME or HOME");
     const int length = base != NULL ? snprintf(path_out, bytes, "%s/entrain", base)
                                     : snprintf(path_out, bytes, "%s/.cache/entrain", home);
     if (path_out[0] == '/' && length > 0 && (size_t)length < bytes) return EN_OK;
-    return eni_fail(EN_EINVAL, "env", "%s=%.200s is no absolute path, or longer than %zu bytes",
+    return eni_fail(EN_EINVAL, "env",
+                    "%s=%.200s is not an absolute path, or longer than %zu bytes; correct or unset it",
                     base != NULL ? "XDG_CACHE_HOME" : "HOME", base != NULL ? base : home, bytes);
 }
 
-/* Who looks through the environment has pieces of it in vector registers, which the dynamic linker leaves on the stack
- * when it resolves a call (_dl_runtime_resolve): 32 bytes of a key were found there. */
+/* Code that searches the environment leaves pieces of it in vector registers, which the dynamic linker spills to the stack when
+ * it resolves a call (_dl_runtime_resolve): 32 bytes of a key were found there. */
 static __attribute__((noinline)) void clear_stack_below(void)
 {
     char below[1 << 16];
@@ -77,7 +78,7 @@ void eni_env_forget_keys(void)
         "OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t length = strlen(names[i]);
-        for (char **entry = environ; *entry != NULL; entry++) /* it may be there twice */
+        for (char **entry = environ; *entry != NULL; entry++) /* may occur twice */
             if (strncmp(*entry, names[i], length) == 0 && (*entry)[length] == '=')
                 eni_wipe(*entry + length + 1, strlen(*entry + length + 1));
         unsetenv(names[i]);
@@ -95,17 +96,17 @@ const char *eni_env_visible_gpus(void)
 enum { SAID_RANK, SAID_WORLD, SAID_LOCAL_RANK, SAID_LOCAL_SIZE, SAID };
 enum { LAUNCHERS = 5 };
 
-/* What one launcher says. */
+/* One launcher's values. */
 typedef struct words {
     const char *name;           /* "Slurm" */
-    const char *variable[SAID]; /* where it stands; NULL: not said */
-    char text[SAID][24];        /* as it stands there; "": not said */
+    const char *variable[SAID]; /* its variable; NULL: not set */
+    char text[SAID][24];        /* its text; "": not set */
 } words;
 
-/* Steps at the end of the range are Slurm's own: the batch script, salloc's shell, what srun waits with. */
+/* Step ids from here are Slurm's own: the batch script, salloc's shell, srun's waiting step. */
 static const int64_t slurm_first_special_step = 0xfffffff0;
 
-/* The flag behind each of SAID_*, without dashes. */
+/* The flag of each SAID_*, without dashes. */
 static const char *const said_keys[SAID] = {"rank", "world-size", "local-rank", "local-size"};
 
 enum { TORCHRUN, OPEN_MPI, MVAPICH2, PMI, SLURM };
@@ -141,7 +142,7 @@ bool eni_slurm_first_host(const char *list, char *host_out, size_t bytes)
     size_t length = 0;
     bool is_inside = false;
     for (const char *c = list; *c != '\0' && (is_inside || *c != ','); c++) {
-        if (is_inside && (*c == '-' || *c == ',')) { /* the first of the range is copied already */
+        if (is_inside && (*c == '-' || *c == ',')) { /* the first of the range was copied */
             c += strcspn(c, "]");
             if (*c == '\0') return false;
         }
@@ -178,8 +179,8 @@ bool eni_slurm_tasks_on(const char *text, int64_t node, int64_t *tasks_out)
     return false;
 }
 
-/* Where a Slurm step meets: its first host (127.0.0.1 where the step has one host only) and port 15000 + the
- * last four digits of the job's number. false where Slurm does not say. */
+/* Where a Slurm step meets: its first host (127.0.0.1 if the step has one host only) and port 15000 + the last four digits of
+ * the job's number. false if Slurm does not set them. */
 static bool find_slurm_master(char *host_out, size_t bytes, int *port_out)
 {
     int64_t hosts = 0;
@@ -190,13 +191,13 @@ static bool find_slurm_master(char *host_out, size_t bytes, int *port_out)
     size_t digits = strlen(job);
     *port_out = 15000 + atoi(job + (digits > 4 ? digits - 4 : 0));
     if (read_number("SLURM_STEP_NUM_NODES", &hosts) && hosts == 1) {
-        snprintf(host_out, bytes, "127.0.0.1"); /* nobody from outside has to reach it */
+        snprintf(host_out, bytes, "127.0.0.1"); /* other hosts need not reach it */
         return true;
     }
     return eni_slurm_first_host(list, host_out, bytes);
 }
 
-/* ---- who speaks ---- */
+/* ---- this process's launchers ---- */
 
 static void say(words *launcher, int what, const char *variable, const char *text)
 {
@@ -227,7 +228,7 @@ static bool is_same(const char *a, const char *b)
     return eni_parse_i64(a, &x) && eni_parse_i64(b, &y) ? x == y : strcmp(a, b) == 0;
 }
 
-/* A step with one task per host is where an MPI launcher, or a shell, stands; not the workers. */
+/* A step with one task per host holds an MPI launcher or a shell, not the workers. */
 static bool is_carrier(void)
 {
     int64_t tasks, hosts;
@@ -235,8 +236,8 @@ static bool is_carrier(void)
            tasks == hosts;
 }
 
-/* All launchers that speak of this process, the innermost first; those that another one has started are left
- * out. `said_out` has room for LAUNCHERS. */
+/* All launchers of this process, the innermost first, except those started by another one. `said_out` has room for
+ * LAUNCHERS. */
 static int read_launchers(words *said_out)
 {
     int count = 0;
@@ -259,15 +260,15 @@ static int read_launchers(words *said_out)
     return count;
 }
 
-/* Whether Slurm is among them. */
+/* Whether Slurm is one of them. */
 static bool slurm_speaks(void)
 {
     words said[LAUNCHERS];
     int count = read_launchers(said);
-    return count > 0 && strcmp(said[count - 1].name, launchers[SLURM].name) == 0; /* the outermost */
+    return count > 0 && strcmp(said[count - 1].name, launchers[SLURM].name) == 0; /* Slurm is outermost */
 }
 
-/* ---- do they agree ---- */
+/* ---- agreement ---- */
 
 static bool disagree(const words *said, int count, int what)
 {
@@ -282,14 +283,14 @@ static bool disagree(const words *said, int count, int what)
 
 static void describe(const words *said, char *text, size_t bytes)
 {
-    eni_text_add(text, bytes, "%s%s says", text[0] == '\0' ? "" : "; ", said->name);
+    eni_text_add(text, bytes, "%s%s has", text[0] == '\0' ? "" : "; ", said->name);
     for (int what = 0; what < SAID; what++)
         if (said->variable[what] != NULL)
             eni_text_add(text, bytes, " %s %s", said->variable[what], said->text[what]);
 }
 
-/* EN_EINVAL, logged with everything that everybody says and the flags that decide, where two disagree about
- * something that no flag has decided: is_decided[SAID_RANK] and so on. */
+/* EN_EINVAL, logged with all their values and the flags that decide, if two disagree about a value that no flag has set
+ * (is_decided[SAID_RANK] and so on). */
 static en_status check_agreement(const words *said, int count, const bool *is_decided)
 {
     char flags[128] = "", text[900] = "";
@@ -300,20 +301,20 @@ static en_status check_agreement(const words *said, int count, const bool *is_de
     for (int i = 0; i < count; i++)
         describe(&said[i], text, sizeof text);
     return eni_fail(EN_EINVAL, "env",
-                    "the launchers of this process disagree: %s; give %s, which decide, or start it with one",
+                    "the launchers of this process disagree: %s; give %s to decide, or use one launcher only",
                     text, flags);
 }
 
 /* ---- where the run meets ---- */
 
-/* Where a launcher says that the run meets. */
+/* A launcher's meeting point. */
 typedef struct master {
     bool is_found;
     char endpoint[300];
-    char place[64]; /* which variables say so */
+    char place[64]; /* the variables it comes from */
 } master;
 
-/* torchrun's agent serves its own store on MASTER_PORT. */
+/* torchrun's agent runs its own store on MASTER_PORT. */
 static bool has_agent_store(void)
 {
     const char *agent = eni_env("TORCHELASTIC_USE_AGENT_STORE");
@@ -327,8 +328,8 @@ static en_status read_port(const char *text, int *port_out)
         return eni_fail(
             EN_EINVAL, "env",
             "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534%s", text,
-            strncmp(text, "tcp://", 6) == 0 ? " (Kubernetes sets this one for a service of the name master, "
-                                              "but with enableServiceLinks: false)"
+            strncmp(text, "tcp://", 6) == 0 ? " (Kubernetes sets it for a service named master, "
+                                              "unless enableServiceLinks is false)"
                                             : "");
     *port_out = (int)port + has_agent_store();
     return EN_OK;
@@ -347,8 +348,8 @@ static en_status format_master(const char *host, int port, master *master_out)
                     master_out->place, host);
 }
 
-/* MASTER_ADDR and MASTER_PORT; where Slurm has started us, it has an answer for each. Where all ranks are on
- * one host they meet on its loopback, whatever its name means: nobody else has to reach it. */
+/* MASTER_ADDR and MASTER_PORT, or Slurm's values for the missing ones. Ranks on one host meet on its loopback, whatever its
+ * name resolves to: no other host needs to reach it. */
 static en_status find_master(const eni_config *config, master *master_out)
 {
     const char *host = eni_env("MASTER_ADDR"), *port_text = eni_env("MASTER_PORT");
@@ -360,7 +361,7 @@ static en_status find_master(const eni_config *config, master *master_out)
     if (host == NULL && port_text == NULL && !has_slurm) return EN_OK;
     if (!has_slurm && (host == NULL || port_text == NULL))
         return eni_fail(
-            EN_EINVAL, "env", "%s is set in the environment but %s is not; set both, or give --rendezvous",
+            EN_EINVAL, "env", "%s is set in the environment, but not %s; set both, or give --rendezvous",
             host != NULL ? "MASTER_ADDR" : "MASTER_PORT", host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
     if (host == NULL) {
         snprintf(master_out->place, sizeof master_out->place, "SLURM_STEP_NODELIST");
@@ -420,7 +421,7 @@ static en_status set_ranks(eni_config *config)
     return EN_OK;
 }
 
-/* In a batch script, or a shell of salloc, a worker is alone that was meant for a step. */
+/* Refuses a worker of several in a batch script, or a shell of salloc, outside of a step. */
 static en_status check_step(const eni_config *config)
 {
     int64_t tasks = 0;
@@ -431,8 +432,8 @@ static en_status check_step(const eni_config *config)
     if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "env",
                     "this Slurm job has %" PRId64
-                    " tasks (SLURM_NTASKS), but no step started this worker, so it is not one of them: start "
-                    "it by srun; --rank=0 --world-size=1 trains alone",
+                    " tasks (SLURM_NTASKS), but this worker was not started by a step: start "
+                    "it with srun; for a single worker give --rank=0 --world-size=1",
                     tasks);
 }
 
@@ -451,9 +452,9 @@ en_status eni_env_check_tasks(const eni_config *config)
         return EN_OK;
     return eni_fail(EN_EINVAL, "env",
                     "%s starts this command %" PRId64
-                    " times (%s), and each would be a run of its own: let it start `entrain worker "
-                    "--strategy=..` in place of `%s -n ..`, or one command a host with --nnodes=N "
-                    "--node-rank=I (docs/launch.md); separate runs are meant where %s is unset",
+                    " times (%s), and each would be a separate run: let it start `entrain worker "
+                    "--strategy=..` in place of `%s -n ..`, or one command per host with --nnodes=N "
+                    "--node-rank=I (docs/launch.md); for separate runs unset %s",
                     said->name, world, variable, eni_program_name(config->program), variable);
 }
 

@@ -1,4 +1,4 @@
-/* env.h - the environment: the only folder that calls getenv. */
+/* env.h - the environment: only this folder calls getenv. */
 #ifndef CONFIG_ENV_H
 #define CONFIG_ENV_H
 
@@ -8,55 +8,52 @@
 
 #include "config/config.h"
 
-/* A private folder of this user for token files: $XDG_RUNTIME_DIR/entrain, else /tmp/entrain-UID. It may
- * not exist yet. EN_EINVAL, logged, when it does not fit. */
+/* A private folder of this user for token files: $XDG_RUNTIME_DIR/entrain, else /tmp/entrain-UID. May not exist yet. EN_EINVAL,
+ * logged, if it does not fit. */
 en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 
-/* The same for who can do without it: false, and "", when it does not fit; nothing is logged. */
+/* The same for optional use: false, and "", if it does not fit; logs nothing. */
 bool eni_env_has_runtime_dir(char *path_out, size_t bytes);
 
-/* Where copies of what lies in buckets go: $XDG_CACHE_HOME/entrain, else $HOME/.cache/entrain; it may not exist yet.
+/* The folder for local copies of object storage: $XDG_CACHE_HOME/entrain, else $HOME/.cache/entrain; may not exist yet.
  * EN_EINVAL, logged: neither is set, or it does not fit. */
 en_status eni_env_cache_dir(char *path_out, size_t bytes);
 
-/* Takes the keys to buckets out of the environment, and overwrites where they stood: neither children, nor a core, nor
- * /proc/PID/environ has them from now on. Main thread, before any other starts. */
+/* Removes the keys of object storage from the environment and overwrites their memory: neither children, nor a core, nor
+ * /proc/PID/environ have them from now on. Main thread, before any other starts. */
 void eni_env_forget_keys(void);
 
-/* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
+/* Another variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 
-/* CUDA_VISIBLE_DEVICES; NULL: all GPUs are; "": none is. */
+/* CUDA_VISIBLE_DEVICES; NULL: all GPUs are visible; "": none. */
 const char *eni_env_visible_gpus(void);
 
-/* What the environment says, on everything that no flag has set before: ENTRAIN_TOKEN_FILE for every program
- * that has --token-file, and for a worker what launchers say: rank, world size, and where the
- * run meets, MASTER_ADDR with MASTER_PORT or Slurm's first host. Where torchrun's agent itself listens on
- * MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. EN_EINVAL, logged: a variable that is
- * wrong, or launchers that disagree. */
+/* Applies the environment to all keys not set by a flag: ENTRAIN_TOKEN_FILE for every program with --token-file, and for a
+ * worker its launchers' values: rank, world size, and the meeting point, MASTER_ADDR with MASTER_PORT or Slurm's first host. If
+ * torchrun's agent itself listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), takes the next port. EN_EINVAL, logged: an
+ * invalid variable, or launchers that disagree. */
 en_status eni_config_env(eni_config *config);
 
-/* Once all keys are known. EN_EINVAL, logged: a command that starts ranks itself on one host, started by a launcher several
- * times, so that each would be a run of its own; a worker outside of a step in a Slurm job of several tasks, but for solo. */
+/* Call it once all keys are known. EN_EINVAL, logged: a command that starts ranks on one host, itself started several times by
+ * a launcher, so that each would be a separate run; a worker outside of a step in a Slurm job of several tasks, except solo. */
 en_status eni_env_check_tasks(const eni_config *config);
 
-/* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT: what env:// asks for. EN_EINVAL, logged, when they
- * are not set. */
+/* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT, as env:// requests. EN_EINVAL, logged, if they are not set. */
 en_status eni_env_rendezvous(eni_config *config);
 
-/* Whether a launcher's variable has set the key, and neither file nor flag. */
+/* Whether the key comes from a launcher's variable, not from a file or flag. */
 bool eni_config_is_from_env(const eni_config *config, const char *key);
 
-/* What a reader may wonder about a rendezvous that came from the environment: "" or "; the port after .." */
+/* An explanation of a rendezvous from the environment: "" or "; the port after .." */
 const char *eni_env_rendezvous_note(const eni_config *config);
 
-/* ---- Slurm's texts; exposed for their test ---- */
+/* ---- Slurm's formats; public for their test ---- */
 
-/* The first name of a host list, "a[03-5,9]-ib,b" gives "a03-ib". false when it is malformed or too long. */
+/* The first name of a host list: "a[03-5,9]-ib,b" gives "a03-ib". false if it is malformed or too long. */
 bool eni_slurm_first_host(const char *list, char *host_out, size_t bytes);
 
-/* Tasks on the host number `node` (from 0), "2(x3),1" gives 2, 2, 2, 1. false when it is malformed or has
- * fewer hosts. */
+/* Tasks on host number `node` (from 0): "2(x3),1" gives 2, 2, 2, 1. false if it is malformed or has fewer hosts. */
 bool eni_slurm_tasks_on(const char *text, int64_t node, int64_t *tasks_out);
 
 #endif

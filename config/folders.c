@@ -1,4 +1,4 @@
-/* folders.c - the folder of this program, what lies beside it, and folders that are to be written. */
+/* folders.c - the folder of this program and of installed files, and checks of output folders. */
 #include "config/folders.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ en_status eni_folder_program(const char *name, char *path_out, size_t bytes)
         if (n > 0 && (size_t)n < bytes && access(path_out, F_OK) == 0) return EN_OK;
     }
     return eni_fail(EN_ENOENT, "folders",
-                    "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or install again",
+                    "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or reinstall",
                     name, dir, dir);
 }
 
@@ -42,7 +42,8 @@ en_status eni_folder_plugins(char *path_out, size_t bytes)
     const char *given = eni_env("ENTRAIN_PLUGIN_PATH");
     if (given == NULL) return eni_folder_program("plugins", path_out, bytes);
     if (snprintf(path_out, bytes, "%s", given) < (int)bytes && access(path_out, F_OK) == 0) return EN_OK;
-    return eni_fail(EN_ENOENT, "folders", "ENTRAIN_PLUGIN_PATH=%s: there is no such folder", given);
+    return eni_fail(EN_ENOENT, "folders", "ENTRAIN_PLUGIN_PATH=%s: no such folder; correct or unset it",
+                    given);
 }
 
 void eni_folder_absolute(const char *path, char *path_out, size_t bytes)
@@ -75,12 +76,12 @@ en_status eni_folder_check(const char *flag, const char *path)
     if (path == NULL) return EN_OK;
     if (make_with_parents(path) != 0)
         return eni_fail(EN_EINVAL, "folders",
-                        "%s=%s: cannot create it: %s; name a folder in one that is writable", flag, path,
+                        "%s=%s: cannot create the folder: %s; name one in a writable folder", flag, path,
                         strerror(errno));
     if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode))
-        return eni_fail(EN_EINVAL, "folders", "%s=%s: that is a file; name a folder", flag, path);
+        return eni_fail(EN_EINVAL, "folders", "%s=%s is a file; name a folder", flag, path);
     if (access(path, W_OK | X_OK) == 0) return EN_OK;
-    return eni_fail(EN_EINVAL, "folders", "%s=%s: cannot write into it: %s; name another folder", flag, path,
+    return eni_fail(EN_EINVAL, "folders", "%s=%s: cannot write to this folder: %s; name another", flag, path,
                     strerror(errno));
 }
 
@@ -90,7 +91,7 @@ en_status eni_target_check(const char *flag, const char *path)
     struct stat is;
     if (path == NULL) return EN_OK;
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 16)
-        return eni_fail(EN_EINVAL, "folders", "%s: a path of %zu characters is too long; name a shorter one",
+        return eni_fail(EN_EINVAL, "folders", "%s: the path is too long (%zu characters); name a shorter one",
                         flag, strlen(path));
     char *slash = strrchr(folder, '/');
     if (slash == NULL)
@@ -98,9 +99,8 @@ en_status eni_target_check(const char *flag, const char *path)
     else
         slash[slash == folder] = 0;
     if (stat(path, &is) == 0 && !S_ISREG(is.st_mode))
-        return eni_fail(EN_EINVAL, "folders", "%s=%s: that is no regular file; name a file", flag, path);
+        return eni_fail(EN_EINVAL, "folders", "%s=%s is not a regular file; name a file", flag, path);
     if (access(folder, W_OK) == 0) return EN_OK;
-    return eni_fail(EN_EINVAL, "folders",
-                    "%s=%s: cannot write into %s: %s; name a file in a folder that is there", flag, path,
-                    folder, strerror(errno));
+    return eni_fail(EN_EINVAL, "folders", "%s=%s: cannot write to %s: %s; name a file in an existing folder",
+                    flag, path, folder, strerror(errno));
 }

@@ -1,5 +1,5 @@
-/* keys.c - the table: every key of every program, its type, default, range and help; before it what the texts
- * of some must look like, behind it how a key is found by its name. */
+/* keys.c - the table: every key of every program, its type, default, range and help; before it the checks of texts, after it
+ * the search by name. */
 #include "config/keys.h"
 
 #include <stdio.h>
@@ -8,20 +8,21 @@
 #include "core/options.h"
 #include "run/device_list.h"
 #include "run/rank_groups.h"
+#include "run/law.h"
 #include "run/units.h"
 
-/* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
+/* ---- checks of texts: eni_key_check ------------------------------------------------------------------- */
 
-/* A key alone may be a boolean that is on: the strategy knows. */
+/* A key without a value may be a boolean option: the strategy knows. */
 static const char *check_strategy(const char *text)
 {
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
     const char *colon = text + eni_spec_head(text);
     if (colon == text || strcmp(colon, ":") == 0) return expected;
     const size_t name = strcspn(text, ",=");
-    const bool is_path = memchr(text, '/', name) != NULL; /* which may have commas */
+    const bool is_path = memchr(text, '/', name) != NULL; /* paths may have commas */
     if (!is_path && name < (size_t)(colon - text))
-        return "NAME:KEY=VALUE,.. with a colon behind the name, as ssp:bound=3";
+        return "NAME:KEY=VALUE,.. with a colon after the name, as ssp:bound=3";
     for (const char *part = eni_spec_options(text); *part != '\0';) {
         size_t length = strcspn(part, ",");
         const char *mark = memchr(part, '=', length);
@@ -38,7 +39,7 @@ static const char *check_arm(const char *text)
     if (name > 0 &&
         (name > ENI_ARM_NAME ||
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
-        return "NAME=STRATEGY with a name of 40 letters, digits, '.', '_' and '-' at most, as "
+        return "NAME=STRATEGY with a name of at most 40 letters, digits, '.', '_' and '-', as "
                "tuned=ring:lr=0.1";
     return check_strategy(name > 0 ? text + name + 1 : text);
 }
@@ -46,7 +47,7 @@ static const char *check_arm(const char *text)
 static const char *check_name(const char *text)
 {
     if (strpbrk(text, ":=") == NULL) return NULL;
-    return "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
+    return "names only, as ring,ps-sync; use --arm=NAME:KEY=VALUE for options";
 }
 
 static const char *check_device(const char *text)
@@ -61,7 +62,7 @@ static const char *check_device(const char *text)
 
 static const char *check_split(const char *text)
 {
-    static const char expected[] = "NAME,.. of the first layer of each stage but the first, 63 at most, as "
+    static const char expected[] = "NAME,.. with the first layer of each stage but the first, at most 63, as "
                                    "`entrain models NAME` lists them";
     int n = 1;
     for (const char *part = text; *part != '\0'; n++) {
@@ -94,7 +95,7 @@ static const char *check_rendezvous(const char *text)
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
     if (expected == NULL) return NULL;
-    return "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts see, or env:// "
+    return "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH on a shared disk, or env:// "
            "for MASTER_ADDR and MASTER_PORT";
 }
 
@@ -120,12 +121,18 @@ static const char *check_bn_stats(const char *text)
     return "rank0, mean, or recompute:N with N training samples";
 }
 
+/* A path, and what a run has left, are read later. */
+static const char *check_compute(const char *text)
+{
+    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+}
+
 static const char *check_net(const char *text)
 {
     uint64_t rate;
     int64_t delay;
     if (eni_net_parse(text, &rate, &delay)) return NULL;
-    return "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
+    return "rate:RATE,delay:TIME, or either, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
 
@@ -154,7 +161,7 @@ static const char *check_normalize(const char *text)
 {
     eni_transform t;
     if (eni_normalize_parse(text, &t)) return NULL;
-    return "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
+    return "MEAN:DEVIATION, or one of each per channel, with deviations above 0, as "
            "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
 }
 
@@ -179,7 +186,7 @@ static const char *check_primary(const char *text)
     char setting[32];
     int64_t a, b;
     if (eni_primary_parse(text, setting, &a, &b)) return NULL;
-    return "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+    return "SETTING:ARM:ARM with two arms numbered from 1, as even:1:2";
 }
 
 static const char *check_elastic(const char *text)
@@ -187,7 +194,7 @@ static const char *check_elastic(const char *text)
     eni_worker_range elastic;
     const char *expected = eni_worker_range_read(text, &elastic);
     if (expected == NULL && elastic.batch > 0)
-        return "MIN..MAX, as 2..8; the samples of a step are --global-batch-size";
+        return "MIN..MAX, as 2..8; give the samples of a step by --global-batch-size";
     return expected;
 }
 
@@ -212,10 +219,9 @@ static const char *check_help(const char *text)
 #define S           ON(ENI_SCALE)
 #define V           ON(ENI_SIM) /* virtual time */
 #define TRAIN       (R | C | W | A | S)
-#define RUNS        (R | C | W | S) /* advise predicts, and has no model of it */
-#define LAUNCH                                                                                               \
-    (R | C | K | S | E) /* starts processes, as torchrun does: its flags mean the same in all of them */
-#define ALL (~UINT32_C(0))
+#define RUNS        (R | C | W | S) /* not advise, whose prediction has no model of it */
+#define LAUNCH      (R | C | K | S | E) /* start processes, as torchrun does, with the same flags in all of them */
+#define ALL         (~UINT32_C(0))
 
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
@@ -227,7 +233,7 @@ static const char *check_help(const char *text)
 #define BIG 4e18 /* counts of samples and steps; below 2^63 */
 
 /* clang-format off */
-/* One macro a type; what stands first is what differs. `note` replaces the default in --help. */
+/* One macro per type, with the differing fields first. `note` replaces the default in --help. */
 #define BOOL(name, aliases, field, fallback, programs, flags, note, help)                                    \
     {GROUP, name, aliases, ENI_KEY_BOOL, AT(field), fallback, 0, 0, NULL, NULL, "on", programs, flags,       \
      note, help}
@@ -259,49 +265,49 @@ const eni_key eni_keys[] = {
     TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
-    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH | FIRST, NULL,
+    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E | V, MATCH | FIRST, NULL,
          "the network: a name of `entrain models`"),
-    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E, MATCH | FIRST,
+    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E | V, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
          "a name of `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files of MNIST or CIFAR"),
-    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
-         "where the package puts it",
+    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | V | D, 0,
+         "where the package installs it",
          "the folder that holds the named data set on this host"),
     TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, STUDY, "the service's own",
-         "who serves the buckets of --data, --init, --resume, --save and --checkpoint-dir: https://HOST[:PORT]"),
+         "the object storage of --data, --init, --resume, --save and --checkpoint-dir: https://HOST[:PORT]"),
     TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN | E | D, STUDY,
-         "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to the bucket; none: it is open to all"),
+         "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to object storage; none: anonymous access"),
     BOOL("clear-cache", NULL, clear_cache, "off", D, 0, NULL,
-         "remove what was fetched from buckets, but for what is being fetched"),
-    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH, NULL,
+         "remove local copies of object storage, except those being downloaded"),
+    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN | V, MATCH, NULL,
          "sgd, adam or adamw, with PyTorch's formulas"),
     REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN | V, MATCH | FIRST, "0.01; 0.001 for adam, adamw",
          "the learning rate"),
     REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH, NULL,
-         "of sgd"),
-    BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH, NULL,
+         "momentum of sgd"),
+    BOOL("nesterov", NULL, nesterov, "off", TRAIN | V, MATCH, NULL,
          "Nesterov's momentum"),
     REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH, "0; 0.01 for adamw",
-         "times the weights, added to the gradient; adamw: times rate and weights, taken off the weights"),
-    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN, MATCH, NULL,
-           "what --weight-decay works on; weights: not on biases and norms, the tensors of one dimension"),
-    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH, NULL,
-         "adam, adamw: what the mean of gradients keeps in a step"),
-    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN, MATCH, NULL,
-         "adam, adamw: what the mean of their squares keeps"),
-    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
-         "adam, adamw: added to the root of that mean"),
-    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN, MATCH, NULL,
+         "times the weights, added to the gradient; adamw: times rate and weights, subtracted from the weights"),
+    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN | V, MATCH, NULL,
+           "the tensors that --weight-decay applies to; weights: all except biases and norms (one dimension)"),
+    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN | V, MATCH, NULL,
+         "adam, adamw: decay of the mean gradient"),
+    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN | V, MATCH, NULL,
+         "adam, adamw: decay of the mean squared gradient"),
+    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
+         "adam, adamw: added to the root of the mean square"),
+    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN | V, MATCH, NULL,
            "the rate as a function of the samples applied; cosine, linear: to 0 at the run's end"),
-    AMOUNT("lr-warmup", lr_warmup, TRAIN, MATCH, NULL,
-           "the rate rises linearly from 0 over so many global samples"),
-    AMOUNT("lr-step", lr_step, TRAIN, MATCH, NULL,
-           "with --lr-schedule=step: every so many global samples"),
-    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN, MATCH, "none",
-         "with --lr-schedule=multistep: at so many global samples each, as 60epochs,80epochs (in an arm with + between)"),
-    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
-         "with --lr-schedule=step, multistep: the factor"),
-    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH, NULL,
+    AMOUNT("lr-warmup", lr_warmup, TRAIN | V, MATCH, NULL,
+           "global samples over which the rate rises linearly from 0"),
+    AMOUNT("lr-step", lr_step, TRAIN | V, MATCH, NULL,
+           "with --lr-schedule=step: global samples between two steps"),
+    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN | V, MATCH, "none",
+         "with --lr-schedule=multistep: global samples of each step, as 60epochs,80epochs (in an arm separated by +)"),
+    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
+         "with --lr-schedule=step, multistep: factor of the rate"),
+    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN | V, MATCH, NULL,
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
@@ -310,156 +316,158 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "amount and order"
-    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN, MATCH | FIRST, NULL,
+    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN | V, MATCH | FIRST, NULL,
         "samples per worker and step"),
-    INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN, 0,
+    INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN | V, 0,
         "--batch-size x workers",
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
-        "micro-batches per step of the strategy solo: what N workers would do"),
+        "micro-batches per step of the strategy solo, as N workers would compute"),
     INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH,
-        "1; of a pipeline four for each stage",
-        "parts that a worker's batch is cut into, one forward and backward each; their mean is the gradient"),
+        "1; for a pipeline four per stage",
+        "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
     TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
-        "whose running statistics are judged and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
-    INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
+        "running statistics that are evaluated and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
+    INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
     INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN | V, MATCH | FIRST, "no limit",
-        "steps of all workers; the first limit that is reached ends the run"),
-    INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
+        "steps of all workers; the first limit reached ends the run"),
+    INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN | V, MATCH, "no limit",
         "samples over all workers"),
-    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W, MATCH, "5000, or a tenth, in compare; else 0",
-        "the last so many training samples are kept out, for curves and the time to target"),
-    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN, MATCH,
+    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W | V, MATCH, "5000, or a tenth, in compare; else 0",
+        "this many of the last training samples are held out, for curves and the time to target"),
+    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | V, MATCH,
         "all",
-        "use the first so many training samples"),
-    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E, MATCH,
+        "use only this many of the first training samples"),
+    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E | V, MATCH,
         "all",
-        "use the first so many test samples"),
-    BOOL("shuffle", NULL, shuffle, "on", TRAIN, MATCH, NULL,
+        "use only this many of the first test samples"),
+    BOOL("shuffle", NULL, shuffle, "on", TRAIN | V, MATCH, NULL,
          "a new order every epoch; --no-shuffle keeps the file's"),
-    BOOL("reshuffle", NULL, reshuffle, "on", TRAIN, MATCH, NULL,
-         "each epoch in an order of its own; --no-reshuffle: all in that of the first one"),
-    BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
-         "leave out what does not fill a global batch; off: the last step of an epoch is smaller"),
-    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E, MATCH, "as they are",
-        "images become N x N pixels, as Pillow's bilinear filter makes them, for training and tests"),
-    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E, MATCH, NULL,
-         "training images: PAD (0) black pixels around, a square of SIDE cut out anywhere, every second one mirrored"),
-    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E, MATCH, NULL,
-         "test images too, each the same way every time; off: they are cut from the middle"),
-    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E, MATCH, "those of the data set",
+    BOOL("reshuffle", NULL, reshuffle, "on", TRAIN | V, MATCH, NULL,
+         "a new order in each epoch; --no-reshuffle: the first epoch's order in all"),
+    BOOL("drop-last", NULL, drop_last, "off", TRAIN | V, MATCH, NULL,
+         "skip samples that do not fill a global batch; off: the last step of an epoch is smaller"),
+    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E | V, MATCH, "as they are",
+        "scale images to N x N pixels, as Pillow's bilinear filter does, for training and tests"),
+    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E | V, MATCH, NULL,
+         "training images: PAD (0) black pixels around, a random crop of SIDE x SIDE, half of them mirrored"),
+    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E | V, MATCH, NULL,
+         "test images too, each the same way every time; off: cropped at the centre"),
+    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E | V, MATCH, "those of the data set",
          "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
     INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
-        "threads of each worker that prepare batches, the same ones whatever N; two at once where they are claimed"),
-    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH,
+        "threads per worker that prepare batches, which do not depend on N; at most two batches ahead if claimed"),
+    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS | V, MATCH,
            "fixed if synchronous, else claim",
-           "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),
+           "assignment of micro-batches: claimed by the next free rank, or fixed by rank"),
 
 #undef GROUP
 #define GROUP "files"
     TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), CALL | STUDY | FIRST, "none",
-         "where result.json, metrics, config.yaml and the report go"),
+         "the folder of result.json, metrics, config.yaml and the report"),
     BOOL("overwrite", NULL, overwrite, "off", TRAIN, CALL | STUDY, NULL,
-         "replace the finished or unfinished run or study that --out holds"),
+         "replace the run or study in --out, finished or not"),
     TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
     AMOUNT("checkpoint-every", checkpoint_every, R | W, 0, "never",
-           "a checkpoint every so many global samples"),
+           "global samples between two checkpoints"),
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, CALL | STUDY, "from the start",
-         "go on from a checkpoint; auto: the newest of --out, if there is one; compare: do the runs that are missing"),
+         "resume from a checkpoint; auto: the newest of --out, if there is one; compare: do the missing runs"),
     TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER|URL", NULL, NULL, R | W, CALL, "OUT/checkpoints",
-         "where checkpoints go; the two newest are kept; of a URL: OUT/checkpoints, and all of them there"),
+         "the folder of checkpoints; keeps the two newest; a URL: OUT/checkpoints, and keeps all of them there"),
     TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, CALL,
          "none; OUT without a value",
-         "event files for TensorBoard, a folder per run"),
+         "event files for TensorBoard, one folder per run"),
     TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
 
 #undef GROUP
 #define GROUP "compute and transport"
-    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host; eval, predict: 1",
+    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E | V, 0, "cores / workers of this host; eval, predict: 1",
         "compute threads per worker or process"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | K, FIRST, NULL,
-         "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host; "
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | V | K, FIRST, NULL,
+         "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, chosen by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
     CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
-           "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
+           "use of several devices by a worker; data: a replica on each; model, pipeline: a stage of the network on each, "
            "one after the other or all at once"),
-    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one a device",
-        "with --parallel=model, pipeline: stages of equal work that the network is split into, each on a device"),
+    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one per device",
+        "with --parallel=model, pipeline: the number of stages, of equal work, each on a device"),
     TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
          "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
     CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH, NULL,
-           "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: in turns, "
+           "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: alternating, "
            "which takes less memory"),
     BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS | ON(ENI_GPUS), 0, NULL,
-         "more workers than there are GPUs for, where each takes several: they are dealt out in turns"),
+         "more workers than GPUs allow, if each uses several: GPUs are assigned round-robin"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
-           "what a GPU multiplies; weights, gradients and sums are 32 bits always"),
+           "type of a GPU's products; weights, gradients and sums always have 32 bits"),
     BOOL("tf32", NULL, tf32, "off", TRAIN | E, MATCH, NULL,
          "a GPU may round the factors of 32-bit products to 10 bits"),
     BOOL("deterministic", NULL, deterministic, "off", TRAIN | E, MATCH, NULL,
-         "the same bits in every run on a GPU; on a CPU they are"),
+         "the same bits in every run on a GPU; always so on a CPU"),
     BOOL("graph", NULL, graph, "on", TRAIN, 0, NULL,
          "record a GPU's step once and replay it; --no-graph to compare"),
     CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH, NULL,
-           "who moves gradients: host is shared memory and TCP, nccl needs GPUs"),
+           "transport of gradients: host is shared memory and TCP, nccl needs GPUs"),
     CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH, NULL,
            "direct: through shared memory; ring: over TCP; naive: all to all"),
     CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH, NULL,
-           "the order in which solo and ps-sync add: ring gives the bytes of a TCP ring"),
+           "the order of additions in solo and ps-sync: ring gives the bytes of a TCP ring"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
-           "shared memory where ranks share a host, or TCP always"),
-    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN, MATCH, NULL,
-         "gradients leave in buckets of so many MiB"),
+           "shared memory between ranks on one host, or always TCP"),
+    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN | V, MATCH, NULL,
+         "size of gradient buckets in MiB"),
     BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
-         "buckets leave while backward still runs"),
+         "send buckets while backward still runs"),
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
-        STUDY | FIRST, "one for each GPU with --device=cuda; else 2, of the strategy solo 1",
-        "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
+        STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
+        "workers; run, compare and check start them on this host; join adds this many"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 30000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
-        "processes that share the test set; what comes out does not depend on it"),
+        "processes that share the test set; the result does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
-        "the number of this worker among all; new: it joins a run that goes on (--max-workers)"),
+        "the number of this worker; new: join a running run (--max-workers)"),
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
-    INT("max-workers", NULL, max_workers, "0", 1, ENI_PLACES_MAX, "N", R | W | P, MATCH | STUDY, "none come later",
-        "so many may take part at one time: others can join while the run goes on, where the strategy claims"),
-    INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
+    INT("max-workers", NULL, max_workers, "0", 1, ENI_PLACES_MAX, "N", R | W | P, MATCH | STUDY, "no newcomers",
+        "seats: most workers at one time; others can join during the run if the strategy claims micro-batches"),
+    INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or detected",
         "the number of this worker on its host"),
-    INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
-        "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
-    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, R | W | P | K, STUDY, "found out",
+    INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or detected",
+        "workers per host, 0: all on one; a machine can stand for several, with --host-id or in virtual time"),
+    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, R | W | P | K, STUDY, "detected",
          "workers with the same text share memory"),
     TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
          "the ranks of a host",
-         "groups of ranks, for strategies that use them: so many of neighbours, or lists with ';' between"),
+         "groups of ranks, for strategies that use them: a number of groups of neighbours, or lists separated by ';'"),
     INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", LAUNCH, STUDY, NULL,
-        "hosts that run this command, each with its own --node-rank: run and check take several"),
+        "hosts that run this command, each with its own --node-rank; for run and check"),
     INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", LAUNCH, STUDY, NULL,
         "the number of this host"),
     TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, LAUNCH, STUDY, "none",
-         "with --nnodes: host 0, as the others reach it"),
+         "with --nnodes: the address of host 0"),
     INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", LAUNCH, STUDY, NULL,
         "with --nnodes: the port on host 0 where the run meets"),
     TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, FIRST, "none",
          "where psd listens"),
     TEXT("rendezvous", "init-method", rendezvous, "tcp://127.0.0.1:23456", "tcp://HOST:PORT",
          check_rendezvous, NULL, W, ENV | FIRST, NULL,
-         "where rank 0 meets the others; or file:///PATH on a shared disk, or env:// (MASTER_ADDR, MASTER_PORT)"),
+         "the rendezvous of all ranks; or file:///PATH on a shared disk, or env:// (MASTER_ADDR, MASTER_PORT)"),
     TEXT("init-method", NULL, init_method, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, LAUNCH, STUDY,
-         "any free port of this host", "where the run meets: --master-addr and --master-port in one"),
+         "any free port of this host", "the rendezvous: --master-addr and --master-port in one"),
     TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, FIRST,
          NULL,
          "the address of this server; port 0: the kernel chooses"),
     TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P | K, ENV | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
-         "the secret that all processes of the run share (mode 0600)"),
+         "the shared secret of all processes of the run (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P | K, 0, NULL,
-         "allow an address that other machines can reach, without encryption"),
+         "allow an address that other machines can reach, although traffic is not encrypted"),
     INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S | V, 0, NULL,
         "parts of the server, each with a thread and a share of every bucket; 0: two for weights of 16 MiB and more"),
     INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, 0, NULL,
@@ -468,115 +476,114 @@ const eni_key eni_keys[] = {
         "the number of this psd among --servers; psd 0 leads the run"),
     TEXT("leader", NULL, leader, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0, "none",
          "where psd 0 listens, for every other psd"),
-    TEXT("state", NULL, state, NULL, "FOLDER", NULL, NULL, P, FIRST, "none: a killed psd ends the run",
-         "what psd needs to come back after it was killed"),
+    TEXT("state", NULL, state, NULL, "FOLDER", NULL, NULL, P, FIRST, "none: losing psd ends the run",
+         "the folder from which psd recovers after a crash"),
     INT("state-every", NULL, state_every, "64", 1, BIG, "UPDATES", R | C | P, 0, NULL,
-        "psd writes its state so often; workers keep the pushes since then"),
-    TIME("server-timeout", server_timeout_ns, "0s", 0, 86400, TRAIN, MATCH, "0s: its loss ends the run",
-         "how long the workers wait for a lost psd to come back"),
+        "how often psd writes its state; workers keep the pushes since then"),
+    TIME("server-timeout", server_timeout_ns, "0s", 0, 86400, TRAIN, MATCH, "0s: losing psd ends the run",
+         "how long workers wait for a lost psd to come back"),
     INT("server-restarts", NULL, server_restarts, "0", 0, 1e6, "N", R | C, 0, NULL,
-        "so often a psd that was killed is started again; needs --server-timeout"),
+        "restarts of a lost psd; needs --server-timeout"),
     CHOICE("on-worker-loss", NULL, on_worker_loss, "fail", "fail|continue", TRAIN, MATCH, NULL,
-           "fail: a lost worker ends the run; continue: the others go on, where the strategy can"),
+           "fail: a lost worker ends the run; continue: the others go on, if the strategy can"),
     TEXT("elastic", NULL, elastic, NULL, "MIN..MAX", check_elastic, NULL, R, STUDY, "off: a lost worker ends the run",
-         "after a loss, or `entrain join` and `leave`, the run goes on from a checkpoint with so many workers"),
+         "after a loss, or `entrain join` and `leave`, the run resumes from a checkpoint with as many workers"),
     INT("max-restarts", NULL, max_restarts, "3", 0, 1e6, "N", R, STUDY, NULL,
-        "with --elastic: losses after which the run is started again"),
+        "with --elastic: losses after which the run restarts"),
     TIME("peer-timeout", peer_timeout_ns, "5s", 0.1, 86400, TRAIN | P | K, 0, NULL,
-         "a peer whose heartbeat is silent for so long is dead"),
+         "a peer without a heartbeat for this long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
     TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V, 0, "30s; 0s: no limit",
-         "a plugin whose function has not returned for so long ends the run"),
+         "a plugin function that does not return within this time ends the run"),
 
 #undef GROUP
 #define GROUP "emulation"
     LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS, "none",
-         "makes a rank slower, by seeded sleeps; may be repeated"),
+         "slows a rank down, by seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
-         "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
+         "emulates a slower network, as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
 #define GROUP "comparison"
     LIST("arm", NULL, arm, NULL, "[NAME=]STRATEGY[:KEY=VALUE,..]", check_arm, C, FIRST, "none",
-         "one of the runs to compare, with options of the strategy and keys of the run, and a name of its own; repeated"),
+         "a run to compare: a strategy with options and keys of the run, optionally named; may be repeated"),
     LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | FIRST, "none",
          "shorthand for one --arm per name"),
     LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
          "every arm runs once per seed"),
     LIST("settings", NULL, settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
-         "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
+         "settings: even, and slow (rank 1 is slowed 3x, or as by --straggler); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
-         "also the tables as CSV"),
+         "also write the tables as CSV"),
     BOOL("latex", NULL, latex, "off", ON(ENI_REPORT), 0, NULL,
-         "also the table for a paper, table.tex"),
+         "also write the table for a paper, table.tex"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf|png", ON(ENI_REPORT), 0, NULL,
-           "pdf, png: also every figure as such a file"),
+           "pdf, png: also write every figure as such a file"),
     TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, 0, "none",
-         "the one comparison that is tested by itself, and stands first; arms by their order: even:1:2"),
-    TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: every arm with every other",
-         "the arm that all others are compared with: fewer comparisons, which need fewer seeds"),
+         "the one comparison that is tested by itself and listed first; arms numbered from 1: even:1:2"),
+    TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: all pairs of arms",
+         "the arm to compare all others with: fewer comparisons, which need fewer seeds"),
     BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,
-         "a seed during which other processes used the machine is made again, with all arms, once, after the rest"),
+         "repeat a seed during which other processes used the machine, with all arms, once, at the end"),
 
 #undef GROUP
 #define GROUP "scaling"
     {GROUP, "ranks", "n workers nproc nproc-per-node local-world-size", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", check_count, NULL, S,
-     ENI_KEY_COMMAS | FIRST, NULL, "how many workers, one row each"},
+     ENI_KEY_COMMAS | FIRST, NULL, "numbers of workers, one row each"},
     {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", check_strategy, NULL, S,
      ENI_KEY_COMMAS | FIRST, NULL, "the strategies to scale"},
     INT("repeats", "r", repeats, "3", 1, 99, "N", S | A, FIRST, NULL,
-        "runs of each row, in turns; the table has the median"),
+        "runs of each row, interleaved; the table has the median"),
     BOOL("validate", NULL, validate, "on", A, FIRST, NULL,
          "compare the prediction with short runs of 1, 2 and 4 workers on this host"),
 
 #undef GROUP
 #define GROUP "virtual time"
     INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
-    INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "a bucket at most"),
-    REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "what one gradient takes"),
-    LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks are there",
-         "that rank comes then, where the strategy claims; may be repeated"),
-    LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "none does",
-         "that rank leaves then, after its step; may be repeated"),
-    REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of that time: sigma of a lognormal"),
-    REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "of a message; a delay of --net wins"),
-    REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,
-         "a second over a link, 0: at once; a rate of --net wins"),
-    INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "of the event log to show"),
+    INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
+    TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
+         "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
+         "shifted-exp:10ms,6ms (at least); by ranks as 0-3=exp:10ms;4=fixed:40ms; FILE with a time in seconds for "
+         "each rank; or from:OUT, as a finished run's steps were"),
+    LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
+         "when a rank joins, if the strategy claims micro-batches; may be repeated"),
+    LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
+         "when a rank leaves, after its step; may be repeated"),
+    INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
-         "faults: lost messages, stores and ranks that die; all but the strategy is drawn from the seed"),
-    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "of --storm: so many, from --seed on"),
+         "faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
+    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "with --storm: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, FIRST, NULL,
-           "what must hold under --storm; auto: what a built-in strategy promises, else ends"),
+           "what must hold under --storm; auto: a built-in strategy's promise, else ends"),
 
 #undef GROUP
 #define GROUP "output"
     BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
-         "the same facts as JSON, for programs"),
+         "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
-        "a line of progress every so many steps, 0: none"),
-    AMOUNT("eval-every", eval_every, TRAIN, MATCH, "as --eval-points says",
-           "keep the weights every so many global samples, for a curve that is evaluated after training"),
+        "steps between two lines of progress, 0: none"),
+    AMOUNT("eval-every", eval_every, TRAIN | V, MATCH, "see --eval-points",
+           "global samples between two snapshots, for a curve evaluated after training"),
     BOOL("eval-first", NULL, eval_first, "off", R | C | W, MATCH, "off; with a target the curve begins there anyway",
-         "the curve begins with the initial weights"),
+         "start the curve with the initial weights"),
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
         "48 with a target; else 0: the end only",
-        "without --eval-every: so many points over the run"),
+        "without --eval-every: number of points over the run"),
     REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare, the folder's in report, else none",
-         "accuracy whose time is reported: of the holdout, or of the test set without one"),
+         "report the time to this accuracy: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),
     BOOL("verbose", "v", verbose, "off", K, FIRST, NULL,
-         "also tables: latency and bandwidth, an all-reduce by algorithm and size; with --net=rate:200mbit, its formulas"),
+         "also print tables: latency and bandwidth, an all-reduce by algorithm and size; with --net=rate:200mbit, its formulas"),
     BOOL("quiet", "q", quiet, "off", ALL, CALL | STUDY, NULL,
          "no progress, only the result"),
     TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | STUDY, "none",
-         "a YAML file with the same keys, `lr: 0.1`; flags win"),
+         "a YAML file with the same keys, `lr: 0.1`; flags override it"),
     TEXT("help", "h", help, NULL, "all", check_help, "page", ALL, ENI_KEY_FLAG_ONLY | STUDY | FIRST, "",
-         "the flags that are used most; all: every one"),
+         "the most used flags; all: every flag"),
     BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | STUDY, "",
          "print the version"),
 
@@ -588,18 +595,18 @@ const eni_key eni_keys[] = {
         "an inherited descriptor with the job token"),
     INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
-    INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "when the launcher began this run"),
+    INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "start of this run by the launcher"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
-        "the folder of --out, which the launcher has taken for this run"),
+        "the folder of --out, locked by the launcher for this run"),
     INT("data-fd", NULL, data_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
-        "the memory of the data set, which the launcher keeps from one attempt of an elastic run to the next"),
+        "the memory of the data set, which the launcher keeps between attempts of an elastic run"),
     TEXT("takes", NULL, takes, NULL, "MIN..MAX:SAMPLES", NULL, NULL, W | P, HIDDEN, NULL,
-         "how many workers the run may be asked for (--elastic)"),
+         "numbers of workers that can be requested (--elastic)"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
-         "a GPU that has not answered for so long ends the run; for tests"),
-    BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "nothing for people: compare and scale speak for their runs"),
-    BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
-    TEXT("probe", NULL, probe, NULL, "call|copy|compute|MIN..MAX", NULL, NULL, W, HIDDEN, NULL, "with --check: what is measured"),
+         "a GPU that does not answer within this time ends the run; for tests"),
+    BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "no output for people: compare and scale report for their runs"),
+    BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "join, try the exchange, and leave"),
+    TEXT("probe", NULL, probe, NULL, "call|copy|compute|MIN..MAX", NULL, NULL, W, HIDDEN, NULL, "with --check: what to measure"),
 #undef GROUP
 };
 /* clang-format on */
@@ -608,10 +615,10 @@ const int eni_key_count = sizeof eni_keys / sizeof eni_keys[0];
 _Static_assert(sizeof eni_keys / sizeof eni_keys[0] <= ENI_CONFIG_KEYS_MAX, "eni_config.origin is too short");
 
 const eni_foreign eni_foreigns[] = {
-    {"backend", "gloo", "Entrain has no gloo: its collectives for the CPU are --backend=host"},
-    {"backend", "mpi", "Entrain does not use MPI: its collectives for the CPU are --backend=host"},
-    {"backend", "cpu", "the backend for the CPU is --backend=host; --device=cpu says where to compute"},
-    {"device", "gpu", "the device is --device=cuda, or cuda:1 for the second GPU"},
+    {"backend", "gloo", "for collectives on the CPU give --backend=host"},
+    {"backend", "mpi", "for collectives on the CPU give --backend=host, which does not use MPI"},
+    {"backend", "cpu", "for the CPU give --backend=host; --device=cpu chooses where to compute"},
+    {"device", "gpu", "give --device=cuda, or cuda:1 for the second GPU"},
     {NULL, NULL, NULL},
 };
 
@@ -623,24 +630,25 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
          "Runs several strategies on the same job, interleaved and with the same seeds, and compares.", 0, 0,
          "lr-scale=linear target=75"},
     [ENI_WORKER] = {"worker", "[FLAG ..]",
-                    "One worker of a run: computes gradients, keeps in step by a strategy.", 0, 0, ""},
-    [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and steps them.", 0,
+                    "One worker of a run: computes gradients and synchronises by a strategy.", 0, 0, ""},
+    [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and updates them.", 0,
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",
                   "Evaluates saved weights on the test set: loss and accuracy.", 0, 0, ""},
     [ENI_PREDICT] =
         {"entrain predict", "--init=FILE [-n N] [FLAG ..]",
-         "Names a class for each sample of the test set: a line INDEX LABEL CLASS PROBABILITY each.", 0, 0,
+         "Predicts a class for each sample of the test set, as a line INDEX LABEL CLASS PROBABILITY.", 0, 0,
          ""},
-    [ENI_CHECK] = {"entrain check", "[FLAG ..]",
-                   "Can the processes talk? One all-reduce and one push-pull with a known sum.", 0, 0, ""},
-    [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from what runs have left.", 1, 1,
+    [ENI_CHECK] =
+        {"entrain check", "[FLAG ..]",
+         "Checks that processes can communicate: one all-reduce and one push-pull with a known sum.", 0, 0,
+         ""},
+    [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from the files of runs.", 1, 1,
                     ""},
     [ENI_STRATEGIES] = {"entrain strategies", "[NAME|FILE.so ..]",
                         "Lists strategies with options and papers.", 0, 64, ""},
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},
-    [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or shows what one holds.", 0, 64,
-                  ""},
+    [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or describes one.", 0, 64, ""},
     [ENI_PS] = {"entrain ps", "[--json]", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
     [ENI_ADVISE] =
@@ -650,17 +658,19 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
-    [ENI_SIM] =
-        {"entrain sim", "[FLAG ..]",
-         "Runs a strategy in virtual time on a noisy quadratic problem: without processes, data or files.", 0,
-         0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
+    [ENI_SIM] = {"entrain sim", "[FLAG ..]",
+                 "Runs a strategy in virtual time on a noisy quadratic problem, or on a network (--model), "
+                 "in one process.",
+                 0, 0,
+                 "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
+                 "net=rate:1000MB,delay:50us"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
     [ENI_JOIN] = {"entrain join", "RUN [-n N]",
-                  "Gives an elastic run that `entrain ps` lists more workers, from a checkpoint on.", 1, 1,
+                  "Adds workers to an elastic run that `entrain ps` lists, from a checkpoint on.", 1, 1,
                   "workers=1"},
     [ENI_LEAVE] = {"entrain leave", "RUN RANK",
-                   "Takes a worker out of an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
+                   "Removes a worker from an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
                    2, ""},
 };
 
@@ -723,8 +733,8 @@ bool eni_config_is_given(const eni_config *config, const char *key)
     return eni_config_origin(config, key) != ENI_FROM_DEFAULT;
 }
 
-/* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
- * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
+/* By its name: EN_ALONE is known only after a plugin is loaded, long after all flags are read. Any other strategy for one
+ * process, a user's plugin, is refused with -n 2 by a message that asks for -n 1. */
 bool eni_config_is_solo(const eni_config *config)
 {
     return eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
@@ -751,7 +761,7 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
     return key->fallback;
 }
 
-/* ---- which known word did the user mean? --------------------------------------------------------------- */
+/* ---- suggestions for misspelt words -------------------------------------------------------------------- */
 
 const char *eni_key_nearest(eni_program program, const char *word)
 {

@@ -1,4 +1,4 @@
-/* outputs.c - the folder of --out: its lock, the list of what may lie in it, and what --overwrite removes. */
+/* outputs.c - the folder of --out: its lock, the list of possible files, and what --overwrite removes. */
 #include "config/outputs.h"
 
 #include <dirent.h>
@@ -20,14 +20,14 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs a moment to be gone */
+enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* a killed process takes a moment to exit */
 
-/* ---- whose files they are ------------------------------------------------------------------------------ */
+/* ---- file names ---------------------------------------------------------------------------------------- */
 
 enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, FIGURE = 8, CHECKPOINT = 16, RUNS = 32 };
 
-/* By their names, as fnmatch reads them. Ours is all that a run or study writes, beside its folders; what is
- * of one of them shows that it has begun. */
+/* Patterns for fnmatch: all files that a run or study writes, apart from its folders, and those that show that one has
+ * begun. */
 static const struct {
     const char *pattern;
     unsigned kinds;
@@ -50,14 +50,14 @@ static bool is_of(const char *name, unsigned kind)
     return kind == CHECKPOINT && (eni_checkpoint_is(name, &samples) || eni_checkpoint_is_left(name));
 }
 
-/* ---- what it holds ------------------------------------------------------------------------------------- */
+/* ---- contents ------------------------------------------------------------------------------------------ */
 
 typedef struct holding {
     bool is_run, is_study, is_finished;
     bool has_report, has_checkpoint;
-    bool has_other_budget; /* a finished run of other --epochs, --steps or --max-samples */
+    bool has_other_budget; /* a finished run with other --epochs, --steps or --max-samples */
     int nnamed;
-    char named[200]; /* some of what shows it: "result.json, metrics-0.jsonl" */
+    char named[200]; /* some of the files: "result.json, metrics-0.jsonl" */
 } holding;
 
 static void name_one(holding *h, const char *name)
@@ -121,7 +121,7 @@ static void look_at_study(int fd, holding *h)
     json_decref(study);
 }
 
-/* A copy of the descriptor that reads from the beginning. */
+/* A duplicate of the folder's descriptor that reads from the start. */
 static DIR *open_again(int fd)
 {
     const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -168,7 +168,7 @@ static void look(int fd, const char *path, const eni_config *config, holding *h)
         look_at_run(fd, config, h);
 }
 
-/* ---- may this command write there? --------------------------------------------------------------------- */
+/* ---- permission to write ------------------------------------------------------------------------------- */
 
 static bool is_auto(const eni_config *config)
 {
@@ -193,38 +193,36 @@ static bool is_its_own(const eni_config *config)
 static bool is_over(const eni_config *config, const char *path, const holding *h)
 {
     if (!is_auto(config) || !h->is_run || h->is_study || !h->is_finished || h->has_other_budget) return false;
-    eni_info("out", "--resume=auto: the run in %s is finished, nothing is left to do", path);
+    eni_info("out", "--resume=auto: the run in %s is finished; nothing is left to do", path);
     return true;
 }
 
-/* EN_EINVAL, with what is there and what can be done about it. */
+/* EN_EINVAL, logged with the contents and the remedies. */
 static en_status refuse(const char *path, const holding *h)
 {
-    return eni_fail(
-        EN_EINVAL, "out",
-        "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone", path,
-        h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
-        h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto goes on with it, ");
+    return eni_fail(EN_EINVAL, "out",
+                    "--out=%s has %s %s (%s%s): %s--overwrite replaces it, another --out keeps it", path,
+                    h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
+                    h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto resumes it, ");
 }
 
 static en_status refuse_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
 {
     if (h->is_study && use == ENI_OUT_RUN)
-        eni_error("out",
-                  "--resume: --out=%s holds a study (%s), which `entrain compare --resume` goes on with",
+        eni_error("out", "--resume: --out=%s has a study (%s); resume it with `entrain compare --resume`",
                   path, h->named);
     else if (use == ENI_OUT_STUDY)
-        eni_error("out", "--resume: --out=%s holds a run (%s), which `entrain run --resume` goes on with",
-                  path, h->named);
+        eni_error("out", "--resume: --out=%s has a run (%s); resume it with `entrain run --resume`", path,
+                  h->named);
     else if (is_auto(config))
         eni_error("out",
-                  "--resume=auto: --out=%s holds a finished run (%s) without a checkpoint to go on from: "
-                  "--overwrite in place of --resume replaces it, and another --out leaves it alone",
+                  "--resume=auto: --out=%s has a finished run (%s) without a checkpoint to resume from: "
+                  "--overwrite in place of --resume replaces it, another --out keeps it",
                   path, h->named);
     else
         eni_error("out",
-                  "--resume=%s: --out=%s holds %s run (%s), and that is no checkpoint of its: another --out "
-                  "leaves it alone",
+                  "--resume=%s: --out=%s has %s run (%s), and the checkpoint is not from it: another --out "
+                  "keeps it",
                   config->resume, path, h->is_finished ? "a finished" : "another", h->named);
     return EN_EINVAL;
 }
@@ -234,7 +232,7 @@ static en_status decide_resume(const eni_config *config, const char *path, const
     const bool is_longer = h->is_finished && h->has_other_budget && h->has_checkpoint;
     bool may = false;
     if (use == ENI_OUT_STUDY)
-        may = h->is_study; /* compare.c sees whether it is the same */
+        may = h->is_study; /* compare.c checks that it is the same */
     else if (use == ENI_OUT_RUN && !h->is_study)
         may = (!h->is_finished || is_longer) && (is_auto(config) || is_its_own(config));
     return may ? EN_OK : refuse_resume(config, path, h, use);
@@ -245,14 +243,14 @@ static en_status decide(const eni_config *config, const char *path, const holdin
     if (config->resume != NULL && config->overwrite)
         return eni_fail(
             EN_EINVAL, "out",
-            "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two",
+            "--resume continues the run in --out=%s, but --overwrite replaces it: give only one of them",
             path);
     if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
     if (use == ENI_OUT_RUN && is_over(config, path, h)) return EN_ESTOP;
     return config->resume != NULL ? decide_resume(config, path, h, use) : refuse(path, h);
 }
 
-/* ---- take ---------------------------------------------------------------------------------------------- */
+/* ---- locking ------------------------------------------------------------------------------------------- */
 
 static bool lock(int fd)
 {
@@ -269,14 +267,14 @@ en_status eni_out_take(const eni_config *config, const char *path, eni_out_use u
     EN_TRY(eni_folder_check("--out", path));
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return eni_fail(EN_EINVAL, "out", "--out=%s: cannot open it: %s; name another folder", path,
+        return eni_fail(EN_EINVAL, "out", "--out=%s: cannot open the folder: %s; name another", path,
                         strerror(errno));
     en_status st;
     if (!lock(fd)) {
-        st = eni_fail(
-            EN_EINVAL, "out",
-            "--out=%s: another run writes there: wait for its end (`entrain ps`), or give another folder",
-            path);
+        st = eni_fail(EN_EINVAL, "out",
+                      "--out=%s: another run is writing there: wait until it ends (`entrain ps`), or give "
+                      "another folder",
+                      path);
     } else {
         look(fd, path, config, &h);
         st = decide(config, path, &h, use);
@@ -298,11 +296,11 @@ en_status eni_out_ask(const eni_config *config, const char *path)
     return is_over(config, path, &h) ? EN_ESTOP : EN_OK;
 }
 
-/* ---- clear --------------------------------------------------------------------------------------------- */
+/* ---- clearing ------------------------------------------------------------------------------------------ */
 
 static en_status clear(int fd, const char *path, unsigned kind);
 
-/* A folder in ours, itself and no link; and it goes too, if nothing else is in it. */
+/* Clears a folder inside ours, not a link to one, and removes it if nothing else is left in it. */
 static en_status clear_inside(int fd, const char *path, const char *name, unsigned kind)
 {
     const int inside = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -333,7 +331,7 @@ en_status eni_out_clear(int fd, const char *path)
     struct stat is;
     holding h;
     look_at_names(fd, path, &h);
-    if (!h.is_run && !h.is_study) return EN_OK; /* a report.html may be anybody's */
+    if (!h.is_run && !h.is_study) return EN_OK; /* a report.html alone may not be ours */
     if (fstatat(fd, "compare.json", &is, AT_SYMLINK_NOFOLLOW) == 0) {
         EN_TRY(clear_inside(fd, path, "runs", RUNS));
         EN_TRY(clear_inside(fd, path, "plots", FIGURE));

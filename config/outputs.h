@@ -1,10 +1,9 @@
-/* outputs.h - the folder of --out: one run or study at a time writes into it, and what it holds is not
- * replaced unless the command says so.
+/* outputs.h - the folder of --out: only one run or study at a time writes to it, and its contents are not replaced unless the
+ * command says so.
  *
- * Who writes it takes it first: the launcher for a run that it starts, rank 0 for one that was started by
- * hand, `entrain compare`, `scale` and `advise` for their studies. A lock on the folder itself leaves no file
- * behind, and is gone with its process. (Where a network file system cannot lock a folder, two hosts are not
- * kept apart.) */
+ * The writer locks it first: the launcher for a run that it starts, rank 0 for one that was started by hand, `entrain compare`,
+ * `scale` and `advise` for their studies. The lock is on the folder itself, leaves no file behind, and ends with its process.
+ * (If a network file system cannot lock a folder, two hosts are not kept apart.) */
 #ifndef CONFIG_OUTPUTS_H
 #define CONFIG_OUTPUTS_H
 
@@ -12,27 +11,25 @@
 
 typedef enum eni_out_use { ENI_OUT_RUN, ENI_OUT_STUDY, ENI_OUT_TRIALS } eni_out_use;
 
-/* Makes the folder, locks it, and looks at what it holds; nothing in it is touched. The lock lasts until
- * fd_out is closed by all who have it. EN_OK: this command may write there. What is of no use to it any more
- * is still there: eni_out_clear, once nothing can be refused.
+/* Makes the folder, locks it, and checks its contents without changing them. The lock lasts until all holders have closed
+ * fd_out. EN_OK: this command may write there. Old files are still there: call eni_out_clear once nothing can be refused.
  *
- * EN_EINVAL, logged: another run writes there, or it holds a run or study, and the command neither replaces
- * it (--overwrite) nor goes on with it (--resume).
- * EN_ESTOP, and said: what --resume=auto would go on with is finished. */
+ * EN_EINVAL, logged: another run is writing there, or it has a run or study, which the command neither replaces (--overwrite)
+ * nor resumes (--resume).
+ * EN_ESTOP, logged: --resume=auto on a finished run. */
 en_status eni_out_take(const eni_config *config, const char *dir, eni_out_use use, int *fd_out);
 
-/* For who writes there beside the one that has taken it (another host's ranks): EN_ESTOP as above, else
- * EN_OK. */
+/* For other writers beside the lock's holder (another host's ranks): EN_ESTOP as above, else EN_OK. */
 en_status eni_out_ask(const eni_config *config, const char *dir);
 
-/* Removes the files of an earlier run or study, by their names: no file that is not Entrain's, and nothing
- * behind a link. `fd` is the folder. EN_EIO, logged. */
+/* Removes the files of an earlier run or study, by their names: no file that is not Entrain's, and nothing behind a link. `fd`
+ * is the folder. EN_EIO, logged. */
 en_status eni_out_clear(int fd, const char *dir);
 
-/* The path of the newest checkpoint there, whole or not. EN_ENOENT, not logged: there is none. */
+/* The path of the newest checkpoint there, complete or not. EN_ENOENT, not logged, without one. */
 en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes);
 
-/* Where this run's checkpoints lie: --checkpoint-dir, else OUT/checkpoints. EN_ENOENT: nowhere. */
+/* The folder of this run's checkpoints: --checkpoint-dir, else OUT/checkpoints. EN_ENOENT: neither is set. */
 en_status eni_out_checkpoints(const eni_config *config, char *dir_out, size_t bytes);
 
 #endif

@@ -12,7 +12,7 @@
 #include "core/try.h"
 #include "run/device_list.h"
 
-/* One flag as it was written. */
+/* One flag as written. */
 typedef struct given {
     int key;
     const char *text;  /* the whole word, for messages */
@@ -20,7 +20,7 @@ typedef struct given {
 } given;
 
 typedef struct scanner {
-    eni_config *config; /* gets what is no flag */
+    eni_config *config; /* gets the positional arguments */
     eni_program program;
     int argc;
     char *const *argv;
@@ -36,12 +36,12 @@ static en_status refuse_unknown(const scanner *line, const char *word, size_t na
     for (char *c = plain; *c != '\0'; c++)
         if (*c == '_') *c = '-';
     const char *near = eni_key_nearest(line->program, plain);
-    return eni_config_refuse("%.200s: %s has no such flag; %s%s%s", word, eni_program_name(line->program),
+    return eni_config_refuse("%.200s: unknown flag of %s; %s%s%s", word, eni_program_name(line->program),
                              near != NULL ? "the nearest is --" : "see ", near != NULL ? near : "--help",
                              near != NULL ? ", or see --help" : "");
 }
 
-/* The key is known, but to other programs. */
+/* Refuses a key of other programs. */
 static en_status refuse_foreign(const scanner *line, const char *word, const eni_key *key)
 {
     char where[200] = "";
@@ -49,11 +49,11 @@ static en_status refuse_foreign(const scanner *line, const char *word, const eni
         if (eni_key_applies(key, (eni_program)p))
             eni_text_add(where, sizeof where, "%s%s", where[0] != 0 ? ", " : "",
                          eni_program_name((eni_program)p));
-    return eni_config_refuse("%.200s: --%s is no flag of %s; give it to %s", word, key->name,
+    return eni_config_refuse("%.200s: --%s is not a flag of %s, but of %s", word, key->name,
                              eni_program_name(line->program), where);
 }
 
-/* Finds the key of a flag's name; a boolean may stand behind "no-". */
+/* Finds the key of a flag's name, with "no-" before a boolean. */
 static en_status find_flag(const scanner *line, const char *word, const char *name, size_t length,
                            int *key_out, bool *is_negated_out)
 {
@@ -70,7 +70,7 @@ static en_status find_flag(const scanner *line, const char *word, const char *na
     return EN_OK;
 }
 
-/* The value behind a flag without '=': its bare value, or the next word. */
+/* The value of a flag without '=': its bare value, or the next word. */
 static en_status take_value(scanner *line, const char *word, const eni_key *key, const char **value_out)
 {
     *value_out = key->bare;
@@ -92,16 +92,15 @@ static en_status read_flag(scanner *line, const char *word)
     bool is_negated;
     given *flag = &line->flags[line->count];
     if (is_long && length == 1)
-        return refuse_unknown(line, word, length, name); /* --n: a letter has one dash */
+        return refuse_unknown(line, word, length, name); /* --n: single letters take one dash */
     EN_TRY(find_flag(line, word, name, length, &flag->key, &is_negated));
     if (is_long && name[length] == '=')
         value = name + length + 1;
     else if (!is_long && name[1] != '\0')
         value = name + 1 + (name[1] == '=');
     if (is_negated && value != NULL)
-        return eni_config_refuse(
-            "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off", word, value,
-            eni_keys[flag->key].name, eni_keys[flag->key].name);
+        return eni_config_refuse("%.200s: unexpected value \"%s\"; give --no-%s or --%s=off", word, value,
+                                 eni_keys[flag->key].name, eni_keys[flag->key].name);
     if (is_negated)
         value = "off";
     else if (value == NULL)
@@ -112,7 +111,7 @@ static en_status read_flag(scanner *line, const char *word)
     return EN_OK;
 }
 
-/* Takes the words apart; nothing is set yet but the positional ones. */
+/* Splits the line into flags; sets only the positional arguments yet. */
 static en_status read_line(scanner *line)
 {
     bool only_args = false;
@@ -123,8 +122,8 @@ static en_status read_line(scanner *line)
         else if (!only_args && word[0] == '-' && word[1] != '\0')
             EN_TRY(read_flag(line, word));
         else if (!eni_is_text(word))
-            return eni_config_refuse(
-                "\"%.200s\" is not UTF-8, or has a control character; give a name without", word);
+            return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",
+                                     word);
         else
             EN_TRY(eni_list_add(&line->config->args, word));
     }
@@ -150,16 +149,16 @@ static en_status check_args(const eni_config *config)
     int count = config->args.count;
     if (count >= info->min_args && count <= info->max_args) return EN_OK;
     if (count > info->max_args)
-        eni_error("config", "\"%.200s\" is no flag, and %s takes %s; values are written --key=value",
+        eni_error("config", "unexpected argument \"%.200s\": %s takes %s; write values as --key=value",
                   config->args.item[info->max_args], info->name,
                   info->max_args == 0 ? "only flags" : "no more");
     else
-        eni_error("config", "%s needs something to work on; give %s %s", info->name, info->name, info->usage);
+        eni_error("config", "%s needs an argument; give %s %s", info->name, info->name, info->usage);
     return EN_EINVAL;
 }
 
-/* Where nobody has said how many workers to start, and they compute on GPUs: as many as CUDA_VISIBLE_DEVICES and --stages
- * leave GPUs for, at least one. Where the driver does not tell, the default stays. */
+/* Without a given number of workers, and on GPUs: as many as CUDA_VISIBLE_DEVICES and --stages leave GPUs for, at least one. If
+ * the driver does not report GPUs, the default stays. */
 static void count_workers(eni_config *c)
 {
     eni_device_list list = {0};
@@ -171,12 +170,12 @@ static void count_workers(eni_config *c)
     const int each = list.n > 0 ? 0 : eni_config_ndevices(c),
               n = each > 0 ? eni_nvml_count(eni_env_visible_gpus()) : 0;
     if (list.n > 0)
-        c->workers = 1; /* they are those of one */
-    else if (n > 0)     /* each 0: however many there are, they share all GPUs out */
+        c->workers = 1; /* one worker uses them all */
+    else if (n > 0)     /* each 0: the workers share all GPUs, however many */
         c->workers = n >= each ? n / each : 1;
 }
 
-/* Weakest first: defaults are there already, then environment, file, flags. */
+/* Weakest first: after the defaults the environment, the file, the flags. */
 static en_status apply(scanner *line)
 {
     eni_config *config = line->config;
@@ -185,10 +184,10 @@ static en_status apply(scanner *line)
     if (config->help != NULL || config->version) return set_flags(line, -1);
     EN_TRY(check_args(config));
     EN_TRY(set_flags(line, eni_key_named("result-fd")));
-    bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */
+    bool is_launched = config->result_fd >= 0; /* by us, with all flags: stale variables must not leak in */
     if (!is_launched) {
         static const char *const decided[] = {"rank", "world-size", "local-rank", "local-size", "rendezvous"};
-        for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) /* launchers need not agree */
+        for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) /* launchers need not agree on these */
             EN_TRY(set_flags(line, eni_key_named(decided[i])));
         EN_TRY(eni_config_env(config));
     }

@@ -1,4 +1,4 @@
-/* value.c - text to field and field to text, for every type of key. */
+/* value.c - converts text to fields and back, for every type of key. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +23,7 @@ static const void *field_of(const eni_config *config, const eni_key *key)
     return (const char *)config + key->offset;
 }
 
-/* The one sentence for a bad value: place, value, what it is not, what to give. */
+/* The sentence about a bad value: place, value, problem, remedy. */
 static en_status refuse(const char *place, const char *value, const char *problem, const char *remedy)
 {
     return eni_config_refuse("%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
@@ -111,7 +111,7 @@ static en_status set_choice(const eni_key *key, const char *value, const char *p
     }
     char near[64], problem[128];
     bool has_near = eni_word_nearest(key->words, value, near);
-    snprintf(problem, sizeof problem, "is not one of its words%s%s", has_near ? ", the nearest is " : "",
+    snprintf(problem, sizeof problem, "is not a valid choice%s%s", has_near ? "; the nearest is " : "",
              has_near ? near : "");
     return refuse(place, value, problem, key->words);
 }
@@ -119,7 +119,7 @@ static en_status set_choice(const eni_key *key, const char *value, const char *p
 static en_status set_text(const eni_key *key, const char *value, const char *place, char **out)
 {
     const char *expected = key->check != NULL ? key->check(value) : NULL;
-    if (expected != NULL) return refuse(place, value, "cannot be read", expected);
+    if (expected != NULL) return refuse(place, value, "is invalid", expected);
     char *copy = eni_strdup(value);
     if (copy == NULL) return EN_ENOMEM;
     eni_free(*out);
@@ -154,7 +154,7 @@ void eni_list_fini(eni_list *list)
 static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
 {
     const char *expected = *item == '\0' ? "at least one item" : key->check != NULL ? key->check(item) : NULL;
-    if (expected != NULL) return refuse(place, item, "cannot be read", expected);
+    if (expected != NULL) return refuse(place, item, "is invalid", expected);
     if (list->count >= 1024) return refuse(place, item, "is one item too many", "at most 1024");
     return eni_list_add(list, item);
 }
@@ -176,8 +176,8 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
     return st;
 }
 
-/* 0 where the range begins with 1, as in `steps: 0`: no value. A file may say so, as config.yaml does; a flag
- * that asks for 0 steps means something else. */
+/* Whether a value of 0 means unset, if the range begins with 1: a file may have `steps: 0`, as config.yaml does; a flag may
+ * not. */
 static bool is_unset(const eni_key *key, const char *value, int origin)
 {
     return key->type == ENI_KEY_INT && key->min > 0 && origin < ENI_FROM_FLAG && key->fallback != NULL &&
@@ -189,14 +189,13 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     const eni_key *key = &eni_keys[index];
     void *out = field(config, key);
     const char *answer = foreign_answer(key, value);
-    if (answer != NULL)
-        return eni_config_refuse("%s: \"%s\" is a word of another tool; %s", place, value, answer);
+    if (answer != NULL) return eni_config_refuse("%s: \"%s\" is not supported; %s", place, value, answer);
     bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME ||
                      key->type == ENI_KEY_AMOUNT;
-    if (*value == '\0' && !is_number) /* a number says its range */
+    if (*value == '\0' && !is_number) /* for numbers the message gives the range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
     if (!eni_is_text(value)) /* neither config.yaml nor result.json could hold it */
-        return refuse(place, value, "is not UTF-8, or has a control character", "a name without");
+        return refuse(place, value, "is not UTF-8, or has a control character", "a plain name");
     if (is_unset(key, value, origin)) {
         *(int64_t *)out = 0;
         config->origin[index] = ENI_FROM_DEFAULT;

@@ -1,10 +1,10 @@
-/* yaml.c - a flat YAML mapping of keys to values (libyaml), every error with line and column.
+/* yaml.c - reads a flat YAML mapping of keys to values (libyaml), with line and column in every error.
  *
  *     lr: 0.1
  *     straggler: [1:3, 2:1.5]
  *
- * Nested mappings, anchors, aliases, repeated keys and several documents are refused: a configuration has
- * one level, and what a reader sees is what holds. */
+ * Refuses nested mappings, anchors, aliases, repeated keys and several documents: a configuration has one level, and readers
+ * see what applies. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -42,17 +42,18 @@ static en_status next_event(reader *r)
     if (p->error == YAML_MEMORY_ERROR)
         return eni_fail(EN_ENOMEM, "config", "out of memory while reading %s", r->name);
     return eni_config_refuse("%s:%zu:%zu: %s; give lines of `key: value`", r->name, p->problem_mark.line + 1,
-                             p->problem_mark.column + 1, p->problem != NULL ? p->problem : "this is no YAML");
+                             p->problem_mark.column + 1,
+                             p->problem != NULL ? p->problem : "this is not YAML");
 }
 
-/* The text of a scalar without anchor, valid until the next event. */
+/* The text of a scalar without an anchor, valid until the next event. */
 static en_status scalar_text(const reader *r, const char **text_out)
 {
     const char *text = (const char *)r->event.data.scalar.value;
     if (r->event.data.scalar.anchor != NULL)
-        return refuse_at(r, "anchors are not read; write the value itself");
+        return refuse_at(r, "anchors are not supported; write the value itself");
     if (strlen(text) != r->event.data.scalar.length)
-        return refuse_at(r, "a value holds a zero byte; remove it");
+        return refuse_at(r, "a value has a zero byte; remove it");
     bool is_plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     if (is_plain && (*text == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0))
         return refuse_at(r, "a key has no value; give one, or remove the line");
@@ -60,7 +61,7 @@ static en_status scalar_text(const reader *r, const char **text_out)
     return EN_OK;
 }
 
-/* Finds the key whose name is the current scalar; -1 for one of another program. */
+/* Finds the key named by the current scalar; -1 for a key of another program. */
 static en_status read_key(reader *r, int *key_out)
 {
     const char *name;
@@ -71,12 +72,12 @@ static en_status read_key(reader *r, int *key_out)
     int k = eni_key_find_for(r->config->program, name, strlen(name));
     if (k < 0 || (eni_keys[k].flags & ENI_KEY_FLAG_ONLY) != 0) {
         const char *near = eni_key_nearest(r->config->program, name);
-        snprintf(message, sizeof message, "\"%.100s\" is no key of a file; %s%s", name,
+        snprintf(message, sizeof message, "unknown key \"%.100s\" in a file; %s%s", name,
                  near != NULL ? "the nearest is " : "see --help for all", near != NULL ? near : "");
         return refuse_at(r, message);
     }
     if (r->seen[k]) {
-        snprintf(message, sizeof message, "\"%s\" stands here a second time; remove one", eni_keys[k].name);
+        snprintf(message, sizeof message, "\"%s\" is set twice; remove one", eni_keys[k].name);
         return refuse_at(r, message);
     }
     r->seen[k] = true;
@@ -95,20 +96,21 @@ static en_status set_scalar(reader *r, int key)
     return eni_key_set(r->config, key, text, place, ENI_FROM_FILE);
 }
 
-/* A value: a scalar, or for a list a sequence of scalars. */
+/* Reads a value: a scalar, or for a list a sequence of scalars. */
 static en_status read_value(reader *r, int key)
 {
     if (r->event.type == YAML_SCALAR_EVENT) return set_scalar(r, key);
     if (r->event.type == YAML_ALIAS_EVENT)
-        return refuse_at(r, "aliases are not read; write the value itself");
+        return refuse_at(r, "aliases are not supported; write the value itself");
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
-        return refuse_at(r, "a value must be one word or number; nested keys are not read");
+        return refuse_at(r, "a value must be one word or number; nested keys are not supported");
     if (key >= 0 && eni_keys[key].type != ENI_KEY_LIST)
         return refuse_at(r, "this key takes one value, not a list; give `key: value`");
     for (;;) {
         EN_TRY(next_event(r));
         if (r->event.type == YAML_SEQUENCE_END_EVENT) return EN_OK;
-        if (r->event.type != YAML_SCALAR_EVENT) return refuse_at(r, "a list holds words or numbers only");
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return refuse_at(r, "a list may contain words or numbers only");
         EN_TRY(set_scalar(r, key));
     }
 }
@@ -135,11 +137,11 @@ static en_status read_stream(reader *r)
         case YAML_DOCUMENT_END_EVENT: break;
         case YAML_STREAM_END_EVENT: return EN_OK;
         case YAML_DOCUMENT_START_EVENT:
-            if (has_document) return refuse_at(r, "a second document starts here; a file holds one");
+            if (has_document) return refuse_at(r, "a second document starts here; give one document");
             has_document = true;
             break;
         case YAML_MAPPING_START_EVENT: EN_TRY(read_mapping(r)); break;
-        default: return refuse_at(r, "a configuration is lines of `key: value`, and this is none");
+        default: return refuse_at(r, "expected lines of `key: value`");
         }
     }
 }
@@ -156,7 +158,7 @@ en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, co
     return st;
 }
 
-/* At most `room` bytes; -1 and errno. A pipe whose other end says nothing is given up after 5 s. */
+/* Reads at most `room` bytes; -1 and errno. Gives up on a silent pipe after 5 s. */
 static ssize_t read_all(int fd, char *text, size_t room)
 {
     enum { TIMEOUT_MS = 5000 };
@@ -189,7 +191,7 @@ en_status eni_config_file(eni_config *config, const char *path)
         eni_error("config", "--config: \"%.200s\" cannot be read: %s; give a YAML file", path,
                   strerror(errno));
     if (st == EN_EINVAL)
-        eni_error("config", "--config: \"%.200s\" is over %u bytes; give a YAML file of keys", path,
+        eni_error("config", "--config: \"%.200s\" exceeds %u bytes; give a YAML file of keys", path,
                   MAX_BYTES);
     if (st == EN_OK) st = eni_config_yaml(config, text, (size_t)bytes, path);
     eni_free(text);

@@ -42,7 +42,7 @@ void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size
              dir == NULL ? "" : "/", DIGITS, samples);
 }
 
-/* Puts one into a list that has the newest first, where the oldest falls out of a full one. */
+/* Inserts into a list with the newest first; a full list drops its oldest entry. */
 static size_t insert(uint64_t *list, size_t n, size_t room, uint64_t samples)
 {
     size_t at = n < room ? n : room - 1;

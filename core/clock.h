@@ -17,7 +17,7 @@ static inline int64_t eni_now_ns(void)
     return (int64_t)t.tv_sec * ENI_SECOND + t.tv_nsec;
 }
 
-/* Nanoseconds that the calling thread has had on a processor: what others did meanwhile is not in it. */
+/* CPU time of the calling thread in nanoseconds. */
 static inline int64_t eni_thread_ns(void)
 {
     struct timespec t;

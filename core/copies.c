@@ -20,7 +20,7 @@ typedef struct header {
     char magic[8];
     uint64_t bytes, samples, update;
     double t;
-    uint32_t crc; /* of the fields before, the number and the block */
+    uint32_t crc; /* of the fields above, the number and the block */
     uint32_t number;
 } header;
 static const char magic[8] = "ENSNAP2";
@@ -28,14 +28,14 @@ static const char magic[8] = "ENSNAP2";
 typedef struct copy {
     eni_copy_note note;
     void *block;   /* NULL: in the file */
-    uint32_t slot; /* there */
+    uint32_t slot; /* its slot in the file */
 } copy;
 
 struct eni_copies {
     size_t bytes; /* of a block */
     char path[1024], dir[1024];
     int fd;          /* -1 until the file is needed */
-    uint32_t nslots; /* in it, with those that are free again */
+    uint32_t nslots; /* in the file, free ones included */
     copy *list;
     uint32_t n, room;
     void *idle[MAX_IN_MEMORY]; /* blocks without a copy */
@@ -68,7 +68,7 @@ static bool has_file(eni_copies *c)
     return c->fd >= 0;
 }
 
-/* The first slot that no copy uses; a new one at the end where all are used. */
+/* The first free slot; a new one at the end if all are in use. */
 static uint32_t free_slot(const eni_copies *c)
 {
     uint32_t used = 0, slot = 0;
@@ -144,7 +144,7 @@ bool eni_copies_takes(eni_copies *c, uint32_t number)
     return takes;
 }
 
-/* How many went. */
+/* Returns how many were removed. */
 static uint32_t thin(eni_copies *c)
 {
     const uint32_t before = c->n;
@@ -155,13 +155,13 @@ static uint32_t thin(eni_copies *c)
     c->nthinned += before - c->n;
     if (c->n < before)
         eni_warn("snapshots",
-                 "cannot write %s: %s; %u of %u snapshots are left out for want of room, and from now on "
-                 "every second one that was taken: make room there, or give a larger --eval-every",
+                 "cannot write %s: %s; dropped %u of %u snapshots for lack of space, and from now on every "
+                 "second one is skipped: make room there, or raise --eval-every",
                  eni_copies_path(c), strerror(why), before - c->n, before);
     return before - c->n;
 }
 
-/* Until one more block may be taken. For one that can be left out at most every second goes. */
+/* Makes room for one more block. For a block that may be skipped at most every second one is removed. */
 static bool make_room(eni_copies *c, bool is_needed)
 {
     while (c->nidle == 0 && c->nblocks == c->capacity) {
@@ -174,7 +174,7 @@ static bool make_room(eni_copies *c, bool is_needed)
     return true;
 }
 
-/* NULL: there is no room. Where memory ends before the budget, what is in it now has to do. */
+/* NULL: no room. If memory runs out below the budget, the blocks allocated so far become the budget. */
 static void *find_block(eni_copies *c, bool is_needed)
 {
     void *block = make_room(c, is_needed) ? take_block(c) : NULL;
@@ -186,13 +186,13 @@ static void *find_block(eni_copies *c, bool is_needed)
 static en_status leave_out(eni_copies *c, bool is_needed)
 {
     static const char *const text = "neither memory nor %s has room for a snapshot of %zu bytes: make room "
-                                    "there, or give a larger --eval-every";
+                                    "there, or raise --eval-every";
     if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_path(c), c->bytes);
     if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_path(c), c->bytes);
     return EN_OK;
 }
 
-/* At place i. */
+/* Inserts at position i. */
 static copy *insert(eni_copies *c, uint32_t i, const eni_copy_note *note)
 {
     if (c->n == c->room) {
@@ -236,7 +236,7 @@ bool eni_copies_save(eni_copies *c)
     return true;
 }
 
-/* ---- what an earlier process has left ---- */
+/* ---- copies of an earlier process ---- */
 
 static en_status load_slot(eni_copies *c, uint32_t slot, void *room,
                            bool (*is_wanted)(void *user, const eni_copy_note *note), void *user)
@@ -244,7 +244,7 @@ static en_status load_slot(eni_copies *c, uint32_t slot, void *room,
     header h;
     if (!load_header(c, slot, &h)) return EN_OK;
     const eni_copy_note note = {h.samples, h.update, h.t, h.number};
-    if (!is_wanted(user, &note)) { /* nor for another process that goes on from an earlier moment */
+    if (!is_wanted(user, &note)) { /* a later process must not find it either */
         memset(&h, 0, sizeof h);
         return eni_file_write_at(c->fd, &h, sizeof h, place_of(c, slot)) ? EN_OK : EN_EIO;
     }
@@ -270,11 +270,11 @@ en_status eni_copies_load(eni_copies *c, bool (*is_wanted)(void *user, const eni
         st = load_slot(c, slot, room, is_wanted, user), c->nslots = slot + 1;
     eni_free(room);
     if (st != EN_EIO) return st;
-    return eni_fail(EN_EIO, "snapshots", "cannot open or change %s: %s; choose another --out", c->path,
+    return eni_fail(EN_EIO, "snapshots", "cannot open or update %s: %s; choose another --out", c->path,
                     strerror(errno));
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 en_status eni_copies_open(const char *path, const char *dir, size_t bytes, eni_copies **copies_out)
 {
@@ -317,7 +317,7 @@ void eni_copies_close(eni_copies *c, bool file_stays)
     eni_free(c);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 uint32_t eni_copies_count(const eni_copies *c)
 {

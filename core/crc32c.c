@@ -1,4 +1,4 @@
-/* crc32c.c - CRC-32C by ISA-L, which knows every processor; by our own folding where there is AVX-512. */
+/* crc32c.c - CRC-32C by ISA-L on any processor; by our own folding with AVX-512. */
 #include "core/crc32c.h"
 
 #include <isa-l/crc.h>
@@ -10,7 +10,7 @@
 static uint32_t by_library(uint32_t crc, const void *bytes, size_t length)
 {
     enum { AT_ONCE = 1 << 30 };
-    uint8_t *at = (uint8_t *)(uintptr_t)bytes; /* it reads only; its header lacks the const */
+    uint8_t *at = (uint8_t *)(uintptr_t)bytes; /* not written to; the prototype lacks the const */
     crc = ~crc;
     for (; length > AT_ONCE; at += AT_ONCE, length -= AT_ONCE)
         crc = crc32_iscsi(at, AT_ONCE, crc);
@@ -20,9 +20,9 @@ static uint32_t by_library(uint32_t crc, const void *bytes, size_t length)
 #if defined(__x86_64__) && defined(__GNUC__)
 /* Gopal et al. 2009, "Fast CRC computation for generic polynomials using PCLMULQDQ": 256 bytes stand for all
  * before them. They are moved over the next 256 by multiplying their 64-bit halves by x^(2048 + 32) and
- * x^(2048 - 32) modulo the polynomial (bits reflected), without carries. What is left at the end has the
- * remainder of the whole, and ISA-L takes it. Needs 256 bytes at least. The next page is fetched by
- * hand, because the processor's own prefetching ends at the end of a page: from memory 16 GB/s instead of 13. */
+ * x^(2048 - 32) modulo the polynomial (bits reflected), without carries. The remaining bytes have the same CRC
+ * as the whole, and ISA-L computes it. Needs 256 bytes at least. Prefetches the next page explicitly, because
+ * the hardware prefetcher stops at page boundaries: 16 GB/s from memory instead of 13. */
 __attribute__((target("avx512f,vpclmulqdq"))) static uint32_t by_folding(uint32_t crc, const void *bytes,
                                                                          size_t length)
 {

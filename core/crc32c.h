@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The checksum of what `crc` is the checksum of, followed by `bytes`; begin with 0. The same result on every
+/* The checksum of the data that `crc` covers, followed by `bytes`; start with 0. The same result on every
  * processor. Any thread. */
 uint32_t eni_crc32c(uint32_t crc, const void *bytes, size_t length);
 

@@ -1,6 +1,6 @@
-/* digest.c - SHA-256 by libcrypto, piece by piece or at once; HMAC; base64; random bytes.
+/* digest.c - SHA-256 by libcrypto, incremental or in one call; HMAC; base64; random bytes.
  *
- * The calls of OpenSSL 1 stay: those that replace them take memory for every hash and may fail, and both lead to the
+ * Uses the calls of OpenSSL 1 on purpose: their replacements allocate for every hash and may fail, and both run the
  * same code. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "core/digest.h"
@@ -17,7 +17,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-_Static_assert(sizeof(SHA256_CTX) <= sizeof(eni_digest), "libcrypto's state has its place");
+_Static_assert(sizeof(SHA256_CTX) <= sizeof(eni_digest), "libcrypto's state fits");
 
 static SHA256_CTX *state_of(eni_digest *digest)
 {
@@ -98,14 +98,14 @@ void eni_wipe(void *memory, size_t bytes)
     OPENSSL_cleanse(memory, bytes);
 }
 
-/* The kernel gives up to 256 bytes at once, and waits only while it has just started (getrandom(2)). */
+/* getrandom(2) returns up to 256 bytes at once, and blocks only early in boot. */
 void eni_random_bytes(void *memory_out, size_t bytes)
 {
     for (unsigned char *at = memory_out; bytes > 0;) {
         const ssize_t n = getrandom(at, bytes < 256 ? bytes : 256, 0);
         if (n < 0 && errno != EINTR) {
-            eni_error("digest", "the kernel gives no random bytes: %s", strerror(errno));
-            _exit(1); /* a token that can be guessed is worse */
+            eni_error("digest", "cannot get random bytes from the kernel: %s", strerror(errno));
+            _exit(1); /* a guessable token would be worse */
         }
         if (n <= 0) continue;
         at += n;

@@ -1,4 +1,4 @@
-/* files.c - the limits of descriptors and threads; a temporary file, brought to the disk, renamed; then its folder. */
+/* files.c - limits of descriptors and threads; replacing a file: write a temporary, sync it, rename it, sync its folder. */
 #include "core/files.h"
 
 #include <errno.h>
@@ -27,9 +27,10 @@ en_status eni_files_need(size_t needed, const char *who)
         files.rlim_cur = needed;
         if (setrlimit(RLIMIT_NOFILE, &files) == 0) return EN_OK;
     }
-    return eni_fail(EN_EUNSUPPORTED, "files",
-                    "%s needs %zu open files, and this process may have %llu: raise it with ulimit -n %zu",
-                    who, needed, (unsigned long long)files.rlim_cur, needed);
+    return eni_fail(
+        EN_EUNSUPPORTED, "files",
+        "%s needs %zu open files, and this process may open %llu: raise the limit with ulimit -n %zu", who,
+        needed, (unsigned long long)files.rlim_cur, needed);
 }
 
 static void *wait_at(void *gate)
@@ -56,8 +57,8 @@ en_status eni_threads_need(int needed, const char *who)
     if (error == 0) return EN_OK;
     return eni_fail(
         EN_EUNSUPPORTED, "files",
-        "%s needs %d more threads at once, and this process can have %d (%s): raise ulimit -u, or ulimit -v",
-        who, needed, n, strerror(error));
+        "%s needs %d more threads, and this process can start %d (%s): raise ulimit -u, or ulimit -v", who,
+        needed, n, strerror(error));
 }
 
 bool eni_files_are_short(int error, const char *who, int64_t *next_ns)
@@ -70,24 +71,24 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns)
     getrlimit(RLIMIT_NOFILE, &files);
     if (error == EMFILE)
         eni_warn("files",
-                 "%s can let nobody in: all %llu files that this process may open are open; who connects "
-                 "waits until one is closed. A higher ulimit -n gives it more",
+                 "%s cannot accept connections: all %llu file descriptors of this process are in use; new "
+                 "connections wait until one is closed. Raise ulimit -n",
                  who, (unsigned long long)files.rlim_cur);
     else if (error == ENFILE)
         eni_warn("files",
-                 "%s can let nobody in: all files that this machine may open are open; who connects waits "
-                 "until one is closed. sysctl fs.file-max gives it more",
+                 "%s cannot accept connections: all file descriptors of this machine are in use; new "
+                 "connections wait until one is closed. Raise sysctl fs.file-max",
                  who);
     else
-        eni_warn("files", "%s can let nobody in for now: the kernel has no memory for a connection", who);
+        eni_warn("files", "%s cannot accept connections for now: the kernel is out of memory", who);
     return true;
 }
 
-/* ---- a file is replaced -------------------------------------------------------------------------------- */
+/* ---- replacing a file ---------------------------------------------------------------------------------- */
 
 enum { WHY = 512, PARTS_AT_ONCE = 64 };
 
-/* All of it, whatever writev(2) takes at once. */
+/* Writes everything, however much writev(2) accepts at a time. */
 static bool write_parts(int fd, struct iovec *part, size_t n)
 {
     while (n > 0) {
@@ -105,7 +106,7 @@ static bool write_parts(int fd, struct iovec *part, size_t n)
     return true;
 }
 
-/* Not every file system can: then the disk is found full later. */
+/* Not every file system supports it; then a full disk shows later. */
 static bool take_room(int fd, const struct iovec *part, size_t n)
 {
     off_t bytes = 0;
@@ -121,7 +122,7 @@ FILE *eni_file_open(const char *path, const char *mode)
                     : mode[0] == 'a' ? O_WRONLY | O_CREAT | O_APPEND
                                      : O_RDWR;
     const int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK); /* it was for the open alone */
+    if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK); /* only the open must not block */
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && file == NULL) close(fd);
     return file;
@@ -180,25 +181,25 @@ int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const
     if (fd < 0) return -1;
     *doing_out = "write";
     bool is_put = plan->lock_out == NULL || flock(fd, LOCK_EX | LOCK_NB) == 0 ||
-                  (!plan->is_volatile && errno != EWOULDBLOCK); /* a shared folder may know no locks */
+                  (!plan->is_volatile && errno != EWOULDBLOCK); /* a shared folder may not support locks */
     is_put = is_put && (!plan->takes_room || take_room(fd, parts, n)) && write_parts(fd, parts, n);
     if (is_put && !plan->is_volatile) {
-        *doing_out = "bring to the disk";
+        *doing_out = "sync";
         is_put = fsync(fd) == 0;
     }
     int error = errno;
     bool is_open = is_put && plan->lock_out != NULL;
-    if (!is_open && close(fd) != 0 && is_put) { /* a network file system may find only now that it is full */
+    if (!is_open && close(fd) != 0 && is_put) { /* NFS may report a full disk only here */
         is_put = false;
         error = errno;
     }
     errno = error;
     if (is_put) {
-        *doing_out = "put in place";
+        *doing_out = "rename";
         is_put = renameat(plan->folder, plan->temporary, plan->folder, plan->name) == 0;
     }
-    if (is_put && !plan->is_volatile && !is_open) { /* makes the rename itself durable */
-        *doing_out = "bring to the disk the folder of";
+    if (is_put && !plan->is_volatile && !is_open) { /* make the rename durable */
+        *doing_out = "sync the folder of";
         is_put = eni_folder_sync(plan->folder) == 0;
     }
     error = errno;

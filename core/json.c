@@ -1,5 +1,5 @@
-/* json.c - JSON on jansson: errors name the place in the file of a value that is missing or has the wrong type, and numbers
- * are written as short as they read back (json.h). */
+/* json.c - JSON on jansson: errors locate a value that is missing or has the wrong type, and numbers are written with
+ * the fewest digits that read back the same (json.h). */
 #include "core/json.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ json_t *eni_json_load(eni_json *reader)
     if (value == NULL)
         eni_json_fail(reader, "line %d is not JSON: %s", error.line, error.text);
     else
-        eni_json_fail(reader, "there should be one JSON object {…}");
+        eni_json_fail(reader, "expected one JSON object {…}");
     json_decref(value);
     return NULL;
 }
@@ -75,14 +75,14 @@ void eni_json_at(eni_json *reader, const char *fmt, ...)
     va_end(args);
 }
 
-/* "runs[3].seed should be an integer"; without a key, of the object itself. */
+/* "runs[3].seed should be an integer"; without a key, about the object itself. */
 static void refuse(eni_json *reader, const char *key, const char *what)
 {
     const char *dot = reader->where[0] == 0 || key == NULL ? "" : ".";
     eni_json_fail(reader, "%s%s%s should be %s", reader->where, dot, key == NULL ? "" : key, what);
 }
 
-/* The field, or NULL when it is absent, null or of another type than `type`. */
+/* The field, or NULL if it is absent, null or not of `type`. */
 static json_t *field(eni_json *reader, const json_t *object, const char *key, bool needed, json_type type,
                      const char *what)
 {
@@ -187,7 +187,7 @@ en_status eni_json_list(eni_json *reader, const json_t *object, const char *key,
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Writes the number of `n` bytes at `text` as short as it reads back, and never longer; the bytes that it takes. */
+/* Rewrites the number of `n` bytes at `text` with the fewest digits that read back the same; returns the bytes written. */
 static size_t shorten(const char *text, size_t n, char *out)
 {
     char shorter[40];
@@ -195,7 +195,7 @@ static size_t shorten(const char *text, size_t n, char *out)
     const bool is_real = memchr(text, '.', n) != NULL || memchr(text, 'e', n) != NULL;
     for (int digits = 15; is_real && n > 17 && digits < 17; digits++) {
         snprintf(shorter, sizeof shorter - 2, "%.*g", digits, value);
-        if (strpbrk(shorter, ".e") == NULL) strcat(shorter, ".0"); /* or it would be a whole number */
+        if (strpbrk(shorter, ".e") == NULL) strcat(shorter, ".0"); /* stays a real number */
         if (strtod(shorter, NULL) != value || strlen(shorter) >= n) continue;
         n = strlen(shorter);
         text = shorter;
@@ -211,7 +211,7 @@ char *eni_json_dump(const json_t *value, size_t flags)
     bool is_in_string = false;
     for (const char *at = text; at != NULL && *at != '\0';) {
         const size_t n = is_in_string ? 0 : strspn(at, "-+.0123456789eE");
-        if (n > 0 && *at != 'e') { /* "false" and "true" have one */
+        if (n > 0 && *at != 'e') { /* the 'e' of "false" and "true" */
             to += shorten(at, n, to);
             at += n;
             continue;

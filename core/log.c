@@ -50,7 +50,7 @@ void eni_log_set_launcher(int fd)
     log_state.launcher_fd = fd;
 }
 
-/* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
+/* Shorter than PIPE_BUF, so the pipe takes all of it or nothing. */
 static bool tell_launcher(const char *subsystem, const char *line, int text_at)
 {
     char told[1500];
@@ -70,7 +70,7 @@ void eni_log_print(const char *line)
     (void)!write(STDERR_FILENO, text, (size_t)n);
 }
 
-/* Which part of the program speaks is for those who debug it. */
+/* Names the subsystem at level debug and above only. */
 static void write_line(int level, const char *subsystem, const char *text)
 {
     struct timespec now;
@@ -106,7 +106,7 @@ bool eni_log_last_error(char *text_out, size_t bytes)
 
 int eni_letter_bytes(const char *text)
 {
-    static const uint32_t least[] = {0x20, 0, 0x80, 0x800, 0x10000}; /* by length: the shortest form only */
+    static const uint32_t least[] = {0x20, 0, 0x80, 0x800, 0x10000}; /* by length: rejects overlong forms */
     const unsigned char *at = (const unsigned char *)text;
     const int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
     uint32_t letter = length == 1 ? *at : *at & (0x7fu >> length);
@@ -120,7 +120,7 @@ int eni_letter_bytes(const char *text)
     return is_letter ? length : 0;
 }
 
-/* What a stranger has sent, or called a file, must not look like a line of ours, nor move a terminal's cursor: "\xff". */
+/* Escapes peers' data and file names ("\xff"), which must not look like a line of ours nor move a terminal's cursor. */
 static void escape(const char *text, char *told_out, size_t bytes)
 {
     enum { ESCAPED = 4 };
@@ -140,7 +140,7 @@ static void escape(const char *text, char *told_out, size_t bytes)
 void eni_log(int level, const char *subsystem, const char *fmt, ...)
 {
     if (level > log_state.level && level != ENI_LOG_ERROR) return;
-    const int cause = errno; /* the caller's: `return eni_fail(errno == ENOENT ? ..)` */
+    const int cause = errno; /* preserved for `return eni_fail(errno == ENOENT ? ..)` */
     char said[1200], text[1200];
     va_list args;
     va_start(args, fmt);
@@ -155,7 +155,7 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
     errno = cause;
 }
 
-/* Whether the line that comes now may be written. *held_out: how many were kept back before it. */
+/* Whether this line may be written now. *held_out: lines suppressed before it. */
 static bool may_write(eni_log_limit *limit, uint64_t *held_out)
 {
     enum { FIRST = 5 };

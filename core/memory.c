@@ -1,4 +1,4 @@
-/* memory.c - zeroed, aligned blocks of a checked size; texts. */
+/* memory.c - zeroed, aligned blocks with overflow checks; text helpers. */
 #include "core/memory.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* `bytes` rounded up to whole units, on a boundary of one. */
+/* Allocates `bytes`, rounded up to whole units and aligned to one. */
 static void *take_quietly(size_t bytes, size_t unit)
 {
     void *memory = NULL;
@@ -34,9 +34,10 @@ static void *take(size_t bytes, size_t unit)
 {
     void *memory = take_quietly(bytes, unit);
     if (memory == NULL)
-        eni_error("memory",
-                  "cannot allocate %zu bytes of memory; ask for less (model, batch, set), or raise ulimit -v",
-                  bytes);
+        eni_error(
+            "memory",
+            "cannot allocate %zu bytes of memory; reduce the model, batch or data set, or raise ulimit -v",
+            bytes);
     return memory;
 }
 
@@ -64,7 +65,8 @@ void *eni_alloc_array(size_t count, size_t size)
 {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes)) {
-        eni_error("memory", "cannot allocate %zu x %zu bytes; ask for less (model, batch, set)", count, size);
+        eni_error("memory", "cannot allocate %zu x %zu bytes; reduce the model, batch or data set", count,
+                  size);
         return NULL;
     }
     return eni_alloc(bytes);
@@ -77,7 +79,7 @@ en_status eni_memory_room(size_t bytes, const char *who)
     void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return eni_fail(EN_ENOMEM, "memory",
-                        "%s needs room for %zu MB, and ulimit -v, which is %llu MB, leaves less: raise it",
+                        "%s needs %zu MB of address space, more than ulimit -v (%llu MB) leaves: raise it",
                         who, bytes >> 20, (unsigned long long)limit.rlim_cur >> 20);
     munmap(room, bytes);
     return EN_OK;
@@ -88,7 +90,7 @@ void eni_free(void *memory)
     free(memory);
 }
 
-/* The system looks at the limit when the first thread's stack grows; the C library has read it for all others. */
+/* The kernel checks the limit as the first thread's stack grows; the C library has read it for all others. */
 static en_status raise_stack(void)
 {
     static const rlim_t needed = 1 << 20, wanted = 8 << 20;
@@ -97,11 +99,12 @@ static en_status raise_stack(void)
     if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= needed) return EN_OK;
     limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
     if (limit.rlim_cur < needed || setrlimit(RLIMIT_STACK, &limit) != 0)
-        return eni_fail(EN_EUNSUPPORTED, "memory",
-                        "ulimit -s allows a stack of %llu KiB, and %llu are needed: raise it (ulimit -s "
-                        "%llu, or \"stack\" in /etc/security/limits.conf)",
-                        (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
-                        (unsigned long long)wanted >> 10);
+        return eni_fail(
+            EN_EUNSUPPORTED, "memory",
+            "ulimit -s allows a stack of %llu KiB, but at least %llu are needed: raise it (ulimit -s "
+            "%llu, or \"stack\" in /etc/security/limits.conf)",
+            (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
+            (unsigned long long)wanted >> 10);
     if (pthread_getattr_default_np(&threads) != 0) return EN_OK;
     if (pthread_attr_setstacksize(&threads, limit.rlim_cur) == 0) (void)pthread_setattr_default_np(&threads);
     pthread_attr_destroy(&threads);

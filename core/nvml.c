@@ -1,5 +1,5 @@
-/* nvml.c - see nvml.h. NVIDIA's header of the library is not everywhere, so prototypes and structs stand here, as its API
- * reference has them; the numbered ones never change. */
+/* nvml.c - see nvml.h. NVIDIA's header of the library is not always installed, so its prototypes and structs are copied
+ * here from the API reference; versioned ones never change. */
 #include "core/nvml.h"
 
 #include <dlfcn.h>
@@ -26,7 +26,7 @@
 
 typedef struct nvmlDevice_st *nvml_device;
 
-enum { NVML_OK = 0, NVML_NO_ARGUMENT = 2 /* there is no such link, say */, NVML_NOT_LOADED = 9 };
+enum { NVML_OK = 0, NVML_NO_ARGUMENT = 2 /* such as a link that does not exist */, NVML_NOT_LOADED = 9 };
 enum { NVML_P2P_READ = 0, NVML_P2P_NVLINK = 2, NVML_P2P_OK = 0 };
 enum { NVML_LINKS_MAX = 64, NVML_TO_SWITCH = 2 };
 #define NVML_UNKNOWN UINT64_MAX /* NVML_VALUE_NOT_AVAILABLE */
@@ -74,7 +74,7 @@ typedef struct nvml_library {
     int (*mig_by_index)(nvml_device, unsigned int index, nvml_device *);
 } nvml_library;
 
-/* What an old driver lacks but for the first, which all are needed, is NULL: what it would tell is not known. */
+/* The first NEEDED functions are required; a function that an old driver lacks is NULL, and its answer is unknown. */
 enum { NEEDED = 6 };
 static const struct {
     const char *name;
@@ -105,7 +105,7 @@ static const struct {
     {"nvmlDeviceGetMigDeviceHandleByIndex", offsetof(nvml_library, mig_by_index)},
 };
 
-/* `function` of the library said OK; one that it lacks did not. */
+/* True if the library has `function` and it returned OK. */
 #define ASK(function, ...) (nvml->function != NULL && nvml->function(__VA_ARGS__) == NVML_OK)
 
 static void close_nvml(nvml_library *nvml)
@@ -126,16 +126,16 @@ static const char *load(nvml_library *nvml)
     return NULL;
 }
 
-#define OR_CPU "--device=cpu goes without"
+#define OR_CPU "--device=cpu works without a GPU"
 
-/* Why not, in `why`, where it fails. */
+/* On failure `why` has the reason. */
 static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
 {
     *nvml = (nvml_library){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (nvml->library == NULL) {
         snprintf(why, bytes,
-                 "there is no NVIDIA driver on this host, or none that this container sees (%s): install "
-                 "one, or start the container with --gpus=all; " OR_CPU,
+                 "no NVIDIA driver is visible on this host or in this container (%s): install one, or start "
+                 "the container with --gpus=all; " OR_CPU,
                  dlerror());
         return false;
     }
@@ -143,17 +143,16 @@ static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
     const int code = missing == NULL ? nvml->init() : NVML_OK;
     if (missing == NULL && code == NVML_OK) return true;
     if (missing != NULL)
-        snprintf(
-            why, bytes,
-            "the NVIDIA driver is too old: its libnvidia-ml.so.1 has no %s; install a newer one, or " OR_CPU,
-            missing);
+        snprintf(why, bytes,
+                 "the NVIDIA driver is too old: its libnvidia-ml.so.1 lacks %s; install a newer one; " OR_CPU,
+                 missing);
     else if (code == NVML_NOT_LOADED)
         snprintf(why, bytes,
-                 "the NVIDIA driver of this host is installed and not loaded (modprobe nvidia, and dmesg "
-                 "says why not); " OR_CPU);
+                 "the NVIDIA driver of this host is installed but not loaded (see modprobe nvidia and dmesg "
+                 "for the reason); " OR_CPU);
     else
         snprintf(why, bytes,
-                 "asking the NVIDIA driver for its GPUs failed: NVML error %d, %s; see whether nvidia-smi "
+                 "the NVIDIA driver failed to list its GPUs: NVML error %d, %s; check that nvidia-smi "
                  "works; " OR_CPU,
                  code, nvml->error != NULL ? nvml->error(code) : "unknown");
     dlclose(nvml->library);
@@ -161,11 +160,11 @@ static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
     return false;
 }
 
-/* ---- which GPUs CUDA shows ------------------------------------------------------------------------------ */
+/* ---- GPUs that CUDA shows ------------------------------------------------------------------------------- */
 
 typedef struct shown {
-    nvml_device device; /* the slice, where it is one */
-    nvml_device whole;  /* what lies on the bus */
+    nvml_device device; /* the slice, if it is one */
+    nvml_device whole;  /* the GPU on the bus */
 } shown;
 
 static bool is_sliced(const nvml_library *nvml, nvml_device whole)
@@ -174,7 +173,7 @@ static bool is_sliced(const nvml_library *nvml, nvml_device whole)
     return ASK(mig_mode, whole, &current, &pending) && current != 0;
 }
 
-/* The slice whose uuid begins with `text`, the first one for "". */
+/* The first slice whose uuid begins with `text`. */
 static bool find_slice(const nvml_library *nvml, nvml_device whole, const char *text, size_t length,
                        nvml_device *slice_out)
 {
@@ -188,7 +187,7 @@ static bool find_slice(const nvml_library *nvml, nvml_device whole, const char *
     return false;
 }
 
-/* One word of CUDA_VISIBLE_DEVICES: an index, or the beginning of a uuid. */
+/* One item of CUDA_VISIBLE_DEVICES: an index, or the beginning of a uuid. */
 static bool find_word(const nvml_library *nvml, const nvml_device *whole, int n, const char *word,
                       size_t length, shown *shown_out)
 {
@@ -208,14 +207,14 @@ static bool find_word(const nvml_library *nvml, const nvml_device *whole, int n,
     return false;
 }
 
-/* A GPU that is cut into slices is its first one. True: it is a slice. */
+/* A partitioned GPU stands for its first slice. True if it is a slice. */
 static bool take_slice(const nvml_library *nvml, shown *one)
 {
     return one->device != one->whole ||
            (is_sliced(nvml, one->whole) && find_slice(nvml, one->whole, "", 0, &one->device));
 }
 
-/* Those of another container are counted by the library, too, but cannot be asked for. */
+/* Skips GPUs of other containers: the library counts them, but cannot query them. */
 static int find_whole(const nvml_library *nvml, nvml_device whole_out[ENI_GPUS_MAX])
 {
     unsigned int count = 0;
@@ -234,7 +233,7 @@ static int find_shown(const nvml_library *nvml, const char *word, shown all_out[
     int n = 0, nkept = 0;
     for (int i = 0; word == NULL && i < nwhole; i++)
         all_out[n++] = (shown){whole[i], whole[i]};
-    while (word != NULL && n < ENI_GPUS_MAX) { /* as CUDA does: the first that is wrong ends it */
+    while (word != NULL && n < ENI_GPUS_MAX) { /* as CUDA does: the first invalid item ends the list */
         word += strspn(word, " ");
         const size_t length = strcspn(word, ", ");
         if (!find_word(nvml, whole, nwhole, word, length, &all_out[n])) break;
@@ -252,9 +251,9 @@ static int find_shown(const nvml_library *nvml, const char *word, shown all_out[
     return nkept;
 }
 
-/* ---- what one is ---------------------------------------------------------------------------------------- */
+/* ---- one GPU -------------------------------------------------------------------------------------------- */
 
-/* "0-31,64-95"; the end of one that is too long for the text is "..". Returns the lowest, -1: it has none. */
+/* "0-31,64-95", truncated to ".." if it is too long. Returns the lowest; -1 if the set is empty. */
 static int write_set(const unsigned long *words, int nwords, char *text, size_t bytes)
 {
     const int bits = 8 * (int)sizeof *words, n = nwords * bits;
@@ -275,7 +274,7 @@ static int write_set(const unsigned long *words, int nwords, char *text, size_t 
     return first;
 }
 
-/* What /proc says the process is called. */
+/* The process's name from /proc. */
 static void name_program(eni_gpu_user *user)
 {
     char path[64];
@@ -319,7 +318,7 @@ static void describe(const nvml_library *nvml, const shown *it, eni_gpu_seen *gp
 
 /* ---- links ---------------------------------------------------------------------------------------------- */
 
-/* The NVLinks of a GPU that work: to other GPUs, and to NVSwitches, behind which all others are. */
+/* A GPU's working NVLinks: to other GPUs, and to NVSwitches, which connect it to all others. */
 typedef struct nvlinks {
     nvml_pci self, remote[NVML_LINKS_MAX];
     int nremote, nswitch;
@@ -355,7 +354,7 @@ static const char *path_of(int level)
     return level >= 0 && level <= 50 && level % 10 == 0 ? paths[level / 10] : "";
 }
 
-/* Behind switches two GPUs see each other unless somebody has parted them: the driver says so. */
+/* Behind switches two GPUs are connected unless they are partitioned; the driver knows. */
 static void judge(const nvml_library *nvml, const shown *a, const shown *b, const nvlinks *of_a,
                   const nvlinks *of_b, eni_gpu_link *link)
 {
@@ -391,9 +390,9 @@ static en_status link_all(const nvml_library *nvml, const shown *all, eni_gpu_ma
     return EN_OK;
 }
 
-/* ---- a driver that hangs -------------------------------------------------------------------------------- */
+/* ---- drivers that hang ---------------------------------------------------------------------------------- */
 
-enum { TIMEOUT_S = 60 }; /* one that is just being loaded takes seconds */
+enum { TIMEOUT_S = 60 }; /* loading a driver takes seconds */
 
 en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd)
 {
@@ -404,15 +403,15 @@ en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd
         _exit(ask(user));
     }
     if (pid < 0)
-        return eni_fail(EN_EIO, "gpus", "cannot start a process that asks for GPUs: %s", strerror(errno));
+        return eni_fail(EN_EIO, "gpus", "cannot fork a process to query the GPUs: %s", strerror(errno));
     const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);
     if (st == EN_OK) return WIFEXITED(status) ? WEXITSTATUS(status) : EN_EIO;
     kill(pid, SIGKILL);
-    waitpid(pid, &status, WNOHANG); /* a process that hangs in the driver cannot be waited for */
+    waitpid(pid, &status, WNOHANG); /* a process stuck in the driver cannot be reaped */
     if (st == EN_EINTR) return st;
     return eni_fail(
         EN_EUNSUPPORTED, "gpus",
-        "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi answer? " OR_CPU,
+        "the NVIDIA driver did not list its GPUs within %d s; check that nvidia-smi answers; " OR_CPU,
         TIMEOUT_S);
 }
 
@@ -421,7 +420,7 @@ typedef struct nvml_question {
     void *answer;
 } nvml_question;
 
-/* The same, and what the child has put into the answer, of so many `bytes`, comes back. */
+/* Runs ask in a child and copies back its answer of `bytes` bytes. */
 static en_status ask_for(en_status (*ask)(void *user), const char *visible, void *answer_out, size_t bytes,
                          int signal_fd)
 {
@@ -453,7 +452,7 @@ static en_status list_all(void *user)
         st = link_all(nvml, all, machine);
     else
         st = eni_fail(EN_EUNSUPPORTED, "gpus",
-                      "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
+                      "this process sees no GPU: this machine has none, or CUDA_VISIBLE_DEVICES or the "
                       "container hides it (a container needs --gpus=all); " OR_CPU);
     close_nvml(nvml);
     return st;
@@ -464,7 +463,7 @@ en_status eni_nvml_list(const char *visible, int signal_fd, eni_gpu_machine *mac
     const en_status st = ask_for(list_all, visible, machine_out, sizeof *machine_out, signal_fd);
     if (st != EN_EIO) return st;
     return eni_fail(EN_EUNSUPPORTED, "gpus",
-                    "the NVIDIA driver's library has crashed; see whether nvidia-smi works; " OR_CPU);
+                    "the NVIDIA driver's library crashed; check that nvidia-smi works; " OR_CPU);
 }
 
 static en_status count_all(void *user)

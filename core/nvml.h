@@ -1,10 +1,10 @@
-/* nvml.h - this host's GPUs as NVIDIA's driver tells of them: what they are, how they are linked, who uses them.
+/* nvml.h - this host's GPUs as NVIDIA's driver reports them: what they are, how they are linked, who uses them.
  *
- * The driver's management library, libnvidia-ml.so.1, is loaded for a question and closed again. It opens no context,
- * which would take half a gigabyte of each GPU. What a driver does not tell stays unknown.
+ * The driver's management library, libnvidia-ml.so.1, is loaded for each query and closed again. It opens no context,
+ * which would take half a gigabyte of each GPU. Values that a driver does not report stay unknown.
  *
- * A list has what CUDA shows this process, in its order: those of `visible`, CUDA_VISIBLE_DEVICES (NULL: all), by place on the bus (ops/device.h sets
- * CUDA_DEVICE_ORDER). Where slices of a GPU (MIG) are seen CUDA shows one of them and nothing else. Any thread. */
+ * A list has the GPUs that CUDA shows this process, in its order: those of `visible`, CUDA_VISIBLE_DEVICES (NULL: all), by
+ * bus position (ops/device.h sets CUDA_DEVICE_ORDER). With slices of a GPU (MIG) CUDA shows one of them only. Any thread. */
 #ifndef CORE_NVML_H
 #define CORE_NVML_H
 
@@ -18,7 +18,7 @@ enum { ENI_GPUS_MAX = 64, ENI_GPU_USERS = 64 };
 typedef struct eni_gpu_user {
     int64_t pid;
     uint64_t bytes;   /* of its memory; 0: not known */
-    char program[32]; /* "" where another container hides it */
+    char program[32]; /* "" if another container hides it */
 } eni_gpu_user;
 
 typedef struct eni_gpu_seen {
@@ -44,7 +44,7 @@ enum {
 
 typedef struct eni_gpu_link {
     uint8_t way; /* ENI_LINK_* */
-    /* As `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known. */
+    /* As `nvidia-smi topo -m` prints it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known. */
     char path[16];
 } eni_gpu_link;
 
@@ -55,20 +55,20 @@ typedef struct eni_gpu_machine {
     eni_gpu_link link[ENI_GPUS_MAX][ENI_GPUS_MAX];
 } eni_gpu_machine;
 
-/* Runs ask(user) in a child, since a driver may hang so that nobody can end who waits for it, and CUDA does not survive a
- * fork. What the child returns; EN_EUNSUPPORTED, logged: no answer in 60 s; EN_EIO: it has crashed; EN_EINTR: signal_fd
- * (-1: none) has a signal, which is left there. */
+/* Runs ask(user) in a child, since a driver may hang uninterruptibly, and CUDA does not survive a fork. Returns the
+ * child's status; EN_EUNSUPPORTED, logged: no answer in 60 s; EN_EIO: it crashed; EN_EINTR: signal_fd (-1: none) has a
+ * signal, which stays pending. */
 en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd);
 
-/* By a child. EN_EUNSUPPORTED, logged with the remedy: no driver, one that is too old or does not answer, no GPU. EN_EINTR
- * as above. */
+/* Lists the GPUs, in a child. EN_EUNSUPPORTED, logged with the remedy: no driver, one that is too old or does not answer,
+ * no GPU. EN_EINTR as above. */
 en_status eni_nvml_list(const char *visible, int signal_fd, eni_gpu_machine *machine_out);
 
-/* How many such a list would have, by a child; 0 where it would fail. Logs only that the driver hangs. */
+/* Length of that list, in a child; 0 if it would fail. Logs only a driver that hangs. */
 int eni_nvml_count(const char *visible);
 
-/* Asked by this process: who uses one GPU now, at most `max`, and what is free of it (0: not known). EN_EUNSUPPORTED: the driver does not tell
- * who; *free_bytes_out is set all the same. Logs nothing. */
+/* Queries one GPU in this process: at most `max` users, and its free memory (0: not known). EN_EUNSUPPORTED: the driver
+ * does not report users; *free_bytes_out is set all the same. Logs nothing. */
 en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out,
                         uint64_t *free_bytes_out);
 

@@ -26,7 +26,7 @@ struct eni_options {
     char *canonical;
 };
 
-/* ---- words that a user typed ------------------------------------------------------------------------- */
+/* ---- words typed by a user --------------------------------------------------------------------------- */
 
 enum { WORD_MAX = 63 };
 
@@ -36,7 +36,7 @@ static int min3(int a, int b, int c)
     return m < c ? m : c;
 }
 
-/* Three rows of the usual table. */
+/* Three rows of the usual matrix. */
 int eni_edit_distance(const char *a, const char *b)
 {
     int rows[3][WORD_MAX + 1];
@@ -65,7 +65,7 @@ static bool begins_alike(const char *a, const char *b)
     return shorter > 1 && strncmp(a, b, shorter) == 0;
 }
 
-/* A word that only goes on, or stops early, is half as far: "lrate" means lr, not leave. */
+/* A prefix or an extension counts half: "lrate" means lr, not leave. */
 static int distance_of(const char *word, const char *known)
 {
     const int distance = eni_edit_distance(word, known);
@@ -178,18 +178,19 @@ static en_status refuse_key(const eni_options *options, const char *key)
         if (eni_is_nearer(key, options->values[i].option->key, nearest == NULL ? NULL : nearest->key))
             nearest = options->values[i].option;
     if (options->n == 0)
-        eni_error("options", "%s %s has no option %s: it takes none", options->kind, options->name, key);
+        eni_error("options", "%s %s has no option %s: it does not take options", options->kind, options->name,
+                  key);
     else if (nearest != NULL)
         eni_error("options", "%s %s has no option %s; the nearest is %s: %s", options->kind, options->name,
                   key, nearest->key, nearest->help);
     else
-        eni_error("options", "%s %s has no option %s; `entrain %s %s` lists what it takes", options->kind,
+        eni_error("options", "%s %s has no option %s; `entrain %s %s` lists its options", options->kind,
                   options->name, key, strcmp(options->kind, "model") == 0 ? "models" : "strategies",
                   options->name);
     return EN_EINVAL;
 }
 
-/* True, and the number, if `text` is one that the option's type and range allow. */
+/* True, and the number, if the option's type and range allow `text`. */
 static bool parse_number(const en_option *option, const char *text, double *number_out)
 {
     if (option->type == EN_OPT_BOOL) {
@@ -204,7 +205,7 @@ static bool parse_number(const en_option *option, const char *text, double *numb
     if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX"))
         return false;
     if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return false;
-    *number_out = number + 0.0; /* -0 becomes 0: one canonical text */
+    *number_out = number + 0.0; /* -0 becomes 0, for one canonical text */
     return number >= option->min && number <= option->max;
 }
 
@@ -214,8 +215,8 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     value *v = find_value(options, key);
     if (v == NULL) return refuse_key(options, key);
     if (v->is_given)
-        return eni_fail(EN_EINVAL, "options", "option %s of %s %s is given twice", key, options->kind,
-                        options->name);
+        return eni_fail(EN_EINVAL, "options", "option %s of %s %s is given twice; give it once", key,
+                        options->kind, options->name);
     v->is_given = true;
     if (v->option->type == EN_OPT_TEXT) {
         snprintf(v->text, sizeof v->text, "%s", text);
@@ -223,17 +224,17 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     }
     if (parse_number(v->option, text, &v->num)) return EN_OK;
     eni_option_describe(v->option, range, sizeof range);
-    return eni_fail(EN_EINVAL, "options", "option %s of %s %s cannot be '%s': %s", key, options->kind,
-                    options->name, text, range);
+    return eni_fail(EN_EINVAL, "options", "option %s of %s %s: invalid value '%s'; expected %s", key,
+                    options->kind, options->name, text, range);
 }
 
-/* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
+/* One "key=value" of `length` characters, or the key alone of a boolean that is on. */
 static en_status parse_pair(eni_options *options, const char *pair, size_t length)
 {
     char copy[ENI_OPTION_TEXT_MAX];
     if (length >= sizeof copy)
         return eni_fail(EN_EINVAL, "options",
-                        "an option of %s %s is %zu characters long, at most %zu are read", options->kind,
+                        "an option of %s %s has %zu characters; at most %zu are allowed", options->kind,
                         options->name, length, sizeof copy - 1);
     memcpy(copy, pair, length);
     copy[length] = 0;
@@ -241,7 +242,7 @@ static en_status parse_pair(eni_options *options, const char *pair, size_t lengt
     const value *v = find_value(options, copy);
     if (v != NULL && v->option->type == EN_OPT_BOOL) return set_value(options, copy, "on");
     if (key == 0 || key == length)
-        return eni_fail(EN_EINVAL, "options", "'%s' is not an option of %s %s: write key=value", copy,
+        return eni_fail(EN_EINVAL, "options", "'%s' is not an option of %s %s: expected key=value", copy,
                         options->kind, options->name);
     copy[key] = 0;
     const char *text = copy + key + 1;
@@ -256,8 +257,8 @@ static en_status parse(eni_options *options, const char *given)
         EN_TRY(parse_pair(options, given, length));
         given += length;
         if (*given == ',' && !given[1])
-            return eni_fail(EN_EINVAL, "options", "the options of %s %s end with a comma", options->kind,
-                            options->name);
+            return eni_fail(EN_EINVAL, "options", "the options of %s %s end with a comma; remove it",
+                            options->kind, options->name);
         given += *given == ',';
     }
     return EN_OK;

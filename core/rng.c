@@ -1,7 +1,7 @@
-/* rng.c - ten rounds of Philox on (seed, purpose, rank, step, index), and what is made of its words. */
+/* rng.c - ten rounds of Philox on (seed, purpose, rank, step, index), and numbers made from its output. */
 #include "core/rng.h"
 
-__extension__ typedef unsigned __int128 wide; /* gcc and clang, not ISO C */
+__extension__ typedef unsigned __int128 wide; /* a GNU extension */
 
 static void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
 {

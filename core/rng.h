@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* What a number is for; two purposes never share a stream. Append only: runs must stay repeatable. */
+/* The purpose of a number; two purposes never share a stream. Append only: runs must stay repeatable. */
 enum {
     ENI_RNG_INIT = 1,      /* initial weights; rank 0, step = tensor */
     ENI_RNG_ORDER = 2,     /* the data order; step = epoch */
@@ -15,7 +15,7 @@ enum {
     ENI_RNG_SYNTHETIC = 5, /* made-up data sets */
     ENI_RNG_SIM = 6,       /* virtual time: compute and link noise */
     ENI_RNG_TEST = 7,
-    /* Crops and mirrors; step = epoch, index = 4 * sample + what is drawn; rank 1: of test images, step 0. */
+    /* Crops and mirrors; step = epoch, index = 4 * sample + the draw; test images: rank 1, step 0. */
     ENI_RNG_AUGMENT = 8,
 };
 
@@ -29,7 +29,7 @@ typedef struct eni_rng_key {
 /* The index-th 64-bit number of the stream. */
 uint64_t eni_rng_u64(const eni_rng_key *key, uint64_t index);
 
-/* Uniform in [0, bound) without bias (Lemire 2019, the rejection takes its own sub-stream); bound > 0. */
+/* Uniform in [0, bound) without bias (Lemire 2019; rejections draw from a sub-stream); bound > 0. */
 uint64_t eni_rng_below(const eni_rng_key *key, uint64_t index, uint64_t bound);
 
 /* Uniform in [0, 1), 53 bits. */

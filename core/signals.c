@@ -1,4 +1,4 @@
-/* signals.c - signals as a descriptor, the end of a child, and exit codes. */
+/* signals.c - signals as a descriptor, waiting for a child, and exit codes. */
 #include "core/signals.h"
 
 #include <errno.h>
@@ -14,9 +14,9 @@
 
 #include "core/clock.h"
 
-enum { LOOK_MS = 10 }; /* where no descriptor tells of the end */
+enum { LOOK_MS = 10 }; /* polling interval without a pidfd */
 
-/* A blocked signal reaches a signalfd even if it is ignored. */
+/* A blocked signal is delivered to a signalfd even if it is ignored. */
 static bool is_ignored(int number)
 {
     struct sigaction now;
@@ -27,8 +27,8 @@ int eni_signals_open(void)
 {
     static const int ends[] = {SIGINT, SIGHUP};
     int fd = 0;
-    while (fd >= 0 && fd <= STDERR_FILENO) /* `<&-`: else a file of ours gets the number */
-        fd = open("/dev/null", O_RDWR);    /* for whoever is started, too */
+    while (fd >= 0 && fd <= STDERR_FILENO) /* `<&-`: else a file of ours would get the number */
+        fd = open("/dev/null", O_RDWR);    /* children need it, too */
     if (fd >= 0) close(fd);
     sigset_t set, blocked;
     sigemptyset(&set);
@@ -39,9 +39,9 @@ int eni_signals_open(void)
     sigaddset(&blocked, SIGUSR1);
     sigaddset(&blocked, SIGUSR2);
     sigprocmask(SIG_SETMASK, &blocked, NULL);
-    signal(SIGCHLD, SIG_DFL); /* ignored, children vanish with their exit codes */
+    signal(SIGCHLD, SIG_DFL); /* if ignored, exit codes of children are lost */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: the write says EFBIG */
+    signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: write fails with EFBIG */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
@@ -91,7 +91,7 @@ int eni_thread_start(pthread_t *thread_out, void *(*run)(void *argument), void *
 {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread begins with the mask of who starts it */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits its starter's mask */
     const int error = pthread_create(thread_out, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

@@ -64,7 +64,7 @@ const char *eni_trace_row(int thread, char text_out[ENI_TRACE_ROW_TEXT])
     return text_out;
 }
 
-/* Of those that recorded. */
+/* Names only rows with spans. */
 static void write_row_names(FILE *file, const eni_trace *trace, uint64_t nspans)
 {
     bool is_there[ENI_TRACE_ROWS] = {false};

@@ -23,7 +23,7 @@ enum {
     ENI_TRACE_ROWS = 400
 };
 
-/* What a row is called: "compute", "comm", "loader", "shard 3", "stage 0"; "thread 7" where it has no name. */
+/* A row's name: "compute", "comm", "loader", "shard 3", "stage 0"; "thread 7" for an unnamed row. */
 enum { ENI_TRACE_ROW_TEXT = 24 };
 const char *eni_trace_row(int thread, char text_out[ENI_TRACE_ROW_TEXT]);
 
@@ -31,7 +31,7 @@ const char *eni_trace_row(int thread, char text_out[ENI_TRACE_ROW_TEXT]);
  * NULL when out of memory. */
 eni_trace *eni_trace_new(const char *role, int pid, uint64_t max_spans);
 
-/* Records [begin_ns, end_ns). `name` must live as long as the trace (a literal). Negative bucket: none.
+/* Records [begin_ns, end_ns). `name` must live as long as the trace (a literal). Negative bucket: no bucket.
  * Any thread; a NULL trace records nothing. */
 void eni_trace_record(eni_trace *trace, int thread, const char *name, int64_t begin_ns, int64_t end_ns,
                       int64_t step, int bucket, uint64_t bytes);
@@ -41,7 +41,8 @@ static inline void eni_trace_span(eni_trace *trace, int thread, const char *name
     if (trace != NULL) eni_trace_record(trace, thread, name, begin_ns, end_ns, step, bucket, bytes);
 }
 
-/* Writes {"traceEvents": [...]} to path: the process's name, those of its rows, its spans. Call when no thread records any more. */
+/* Writes {"traceEvents": [...]} to path: names of the process and its rows, then its spans. Call after recording has
+ * ended. */
 en_status eni_trace_write(const eni_trace *trace, const char *path);
 
 void eni_trace_free(eni_trace *trace);

@@ -1,7 +1,7 @@
-/* version.h - which program this is. Ranks of one run must be of one version.
+/* version.h - this program's version. All ranks of a run must have the same one.
  *
- * Only the programs' main files include it: the build writes the definition (cmake/version.cmake) and links
- * it to them alone, so that a commit does not link every library and test again. */
+ * Only the programs' main files include it: the build writes the definition (cmake/version.cmake) and links it into
+ * them alone, so that a commit does not relink every library and test. */
 #ifndef CORE_VERSION_H
 #define CORE_VERSION_H
 

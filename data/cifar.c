@@ -1,12 +1,12 @@
-/* cifar.c - a set that lies in the binary files of CIFAR-10 or CIFAR-100 (Krizhevsky 2009), mapped, not copied: the
- * ranks of a host share their pages.
+/* cifar.c - a set in the binary files of CIFAR-10 or CIFAR-100 (Krizhevsky 2009), mapped, not copied: the ranks of a host
+ * share the pages.
  *
  *     CIFAR-10    data_batch_1.bin .. data_batch_5.bin, test_batch.bin     a record: label, image
  *     CIFAR-100   train.bin, test.bin                                      a record: label of 20, label of 100, image
  *     image       1,024 bytes red, 1,024 green, 1,024 blue, each 32 rows of 32
  *
- * Any number of records will do. set-name.txt beside them, if it is there, says what the set is called: files of
- * this form are not always CIFAR (tools/make_cifar.py). Whoever writes to a file that is mapped changes the run. */
+ * Accepts any number of records. An optional set-name.txt beside them names the set, since files of this form are not
+ * always CIFAR (tools/make_cifar.py). Writing to a mapped file changes the run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -27,7 +27,7 @@
 enum { SIDE = 32, CHANNELS = 3, IMAGE = SIDE * SIDE * CHANNELS, FILES = 6 };
 
 typedef struct cifar_form {
-    const char *name, *file[FILES]; /* the last is the test set's */
+    const char *name, *file[FILES]; /* the last is the test set */
     int nfiles, labels, classes;
 } cifar_form;
 
@@ -63,9 +63,10 @@ static en_status refuse_size(const cifar_form *form, const char *path, uint64_t 
 {
     const uint64_t size = record_bytes(form), whole = bytes / size;
     if (bytes == 0) return eni_fail(EN_EFORMAT, "cifar", "%s is empty; unpack it again", path);
-    return eni_fail(EN_EFORMAT, "cifar",
-                    "%s is cut off, or no file of %s: record %llu has %llu of %llu bytes; unpack it again",
-                    path, form->name, (ull)whole, (ull)(bytes % size), (ull)size);
+    return eni_fail(
+        EN_EFORMAT, "cifar",
+        "%s is truncated, or not a file of %s: record %llu has %llu of %llu bytes; unpack it again", path,
+        form->name, (ull)whole, (ull)(bytes % size), (ull)size);
 }
 
 en_status eni_cifar_check(int kind, const char *path, const eni_record_file *file, uint64_t first,
@@ -77,15 +78,15 @@ en_status eni_cifar_check(int kind, const char *path, const eni_record_file *fil
         const uint8_t label = file->base[i * size + (size_t)form->labels - 1];
         if (label >= form->classes)
             return eni_fail(EN_EFORMAT, "cifar",
-                            "%s: record %llu has label %u, and the labels of %s are 0 to %d; unpack it again",
-                            path, (ull)i, label, form->name, form->classes - 1);
+                            "%s: record %llu has label %u, but %s has labels 0 to %d; unpack it again", path,
+                            (ull)i, label, form->name, form->classes - 1);
     }
     return EN_OK;
 }
 
-/* No page is asked for here: the check of labels, of which each page has one, meets those that are used, so that no step
- * meets one for the first time. Private, since FUSE and 9p refuse a shared mapping where they keep no pages, and to readers
- * both are the same pages. Who maps no file at all is read into memory. */
+/* Does not touch pages: the check of labels touches all that are used, since each page has a label, so no step is the
+ * first to touch one. Private, since FUSE and 9p refuse shared mappings if they do not cache pages, and readers see the
+ * same pages either way. A file that cannot be mapped is read into memory. */
 static void *map_or_read(int fd, uint64_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -141,7 +142,7 @@ static bool holds(const char *folder, const char *name)
            access(path, F_OK) == 0;
 }
 
-/* -1: of neither form. */
+/* -1: neither form. */
 static int form_in(const char *folder)
 {
     for (int kind = ENI_CIFAR_10; kind <= ENI_CIFAR_100; kind++)
@@ -163,23 +164,23 @@ en_status eni_cifar_refuse_other(const char *path)
     if (S_ISREG(info.st_mode) && (ends_in(path, ".tar.gz") || ends_in(path, ".tgz") || ends_in(path, ".tar")))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s is an archive: unpack it (tar -xf %s -C FOLDER) and give the folder with the .bin files, as "
+            "%s is an archive: unpack it (tar -xf %s -C FOLDER) and name the folder with the .bin files, as "
             "FOLDER/cifar-10-batches-bin",
             path, path);
     if (S_ISREG(info.st_mode) && (ends_in(path, ".pt") || ends_in(path, ".pth")))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does not: write "
-            "the set's own files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
+            "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: write "
+            "the original files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
             path);
     if (S_ISREG(info.st_mode))
-        return eni_fail(EN_EFORMAT, "dataset", "%s is a file: give the folder that holds the set", path);
+        return eni_fail(EN_EFORMAT, "dataset", "%s is a file: name the folder of the set", path);
     const bool is_within = holds(path, "cifar-10-batches-py") || holds(path, "cifar-100-python");
     if (is_within || holds(path, "data_batch_1") || (holds(path, "train") && holds(path, "meta")))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s holds CIFAR as pickled files of Python, which run code when they are read, so Entrain does "
-            "not: write the binary ones with tools/cifar_py2bin.py %s%s FOLDER",
+            "%s has CIFAR as Python pickles, which run code when they are loaded, so Entrain refuses "
+            "them: write the binary files with tools/cifar_py2bin.py %s%s FOLDER",
             path, path,
             !is_within                           ? ""
             : holds(path, "cifar-10-batches-py") ? "/cifar-10-batches-py"
@@ -188,15 +189,16 @@ en_status eni_cifar_refuse_other(const char *path)
                                            "cifar-10-python.tar.gz", "cifar-100-python.tar.gz"};
     for (size_t i = 0; i < sizeof archives / sizeof *archives; i++)
         if (holds(path, archives[i]))
-            return eni_fail(EN_EFORMAT, "dataset", "%s holds %s still packed: tar -xzf %s/%s -C %s", path,
-                            archives[i], path, archives[i], path);
+            return eni_fail(EN_EFORMAT, "dataset",
+                            "%s has the archive %s: unpack it with tar -xzf %s/%s -C %s", path, archives[i],
+                            path, archives[i], path);
     return EN_OK;
 }
 
 int eni_cifar_find(const char *folder, int wanted, char found_out[PATH_MAX])
 {
     static const char *const inner[] = {"", "/cifar-10-batches-bin", "/cifar-100-binary"};
-    for (int only = wanted; only >= -1; only = only == -1 ? -2 : -1) /* the wanted one, else any */
+    for (int only = wanted; only >= -1; only = only == -1 ? -2 : -1) /* prefer the wanted form */
         for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
             if ((size_t)snprintf(found_out, PATH_MAX, "%s%s", folder, inner[i]) >= PATH_MAX) continue;
             const int kind = form_in(found_out);
@@ -212,10 +214,10 @@ static en_status map_file(const cifar_form *form, int kind, const char *folder, 
     char path[PATH_MAX];
     if (!holds(folder, form->file[i]))
         return eni_fail(EN_ENOENT, "cifar",
-                        "%s holds no %s: a set in the form of %s is %s%s and %s; unpack it again", folder,
-                        form->file[i], form->name, form->file[0],
+                        "%s has no file %s: a set in the form of %s consists of %s%s and %s; unpack it again",
+                        folder, form->file[i], form->name, form->file[0],
                         form->nfiles > 2 ? " to data_batch_5.bin" : "", form->file[form->nfiles - 1]);
-    snprintf(path, sizeof path, "%s/%s", folder, form->file[i]); /* fits: it is there */
+    snprintf(path, sizeof path, "%s/%s", folder, form->file[i]); /* fits: the file exists */
     return eni_cifar_map(kind, path, is_whole, file_out);
 }
 
@@ -236,7 +238,7 @@ void eni_cifar_shape(int kind, en_data_shape *shape_out)
     *shape_out = (en_data_shape){SIDE, SIDE, CHANNELS, forms[kind].classes};
 }
 
-/* What set-name.txt says, if it is there: letters, digits, '-', '_' and '.'. CIFAR's name is for CIFAR. */
+/* The name in set-name.txt, if there is one: letters, digits, '-', '_' and '.'. Only CIFAR may be called CIFAR. */
 static en_status read_name(const char *folder, char name_out[64])
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
@@ -250,19 +252,19 @@ static en_status read_name(const char *folder, char name_out[64])
     if (n < 0) return eni_fail(EN_EIO, "cifar", "cannot read %s: %s", path, strerror(code));
     const size_t length = strcspn(text, "\r\n");
     const bool is_line =
-        length + strspn(text + length, "\r\n") == (size_t)n; /* and no zero byte, nor a second line */
+        length + strspn(text + length, "\r\n") == (size_t)n; /* without a zero byte or a second line */
     text[length] = '\0';
     if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
-                        "%s calls the set %s, and CIFAR's own files need no name: write another, or take it "
-                        "away",
+                        "%s names the set %s, but CIFAR's own files need no name: choose another, or remove "
+                        "the file",
                         path, text);
     if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
-        return eni_fail(
-            EN_EFORMAT, "cifar",
-            "%s must be one line of 1 to 60 letters, digits, '-', '_' and '.', the name of the set: mend it "
-            "or take it away",
-            path);
+        return eni_fail(EN_EFORMAT, "cifar",
+                        "%s must be one line with the name of the set, 1 to 60 letters, digits, '-', '_' and "
+                        "'.': correct "
+                        "or remove it",
+                        path);
     memcpy(name_out, text, sizeof text);
     return EN_OK;
 }
@@ -280,7 +282,7 @@ en_status eni_cifar_read(int kind, const char *folder, eni_dataset *set)
         set->split[i + 1 < form->nfiles ? ENI_TRAIN : ENI_TEST].count += r->file[i].count;
     }
     if (set->split[ENI_TRAIN].count > UINT32_MAX)
-        return eni_fail(EN_EFORMAT, "cifar", "%s: %llu images are more than this reader takes", folder,
+        return eni_fail(EN_EFORMAT, "cifar", "%s: %llu images are more than this reader supports", folder,
                         (ull)set->split[ENI_TRAIN].count);
     set->height = set->width = SIDE;
     set->channels = CHANNELS;
@@ -307,7 +309,7 @@ const uint8_t *eni_cifar_at(const eni_cifar *r, bool is_test, uint64_t i, uint8_
     return record + labels;
 }
 
-/* Of the next `count` records from `*first` on, those in this file; the rest is passed on to the next one. */
+/* How many of the `count` records from `*first` on are in this file; adjusts `*first` for the next file. */
 static uint64_t part_in(const eni_record_file *file, uint64_t count, uint64_t *first, uint64_t *from_out)
 {
     *from_out = *first < file->count ? *first : file->count;

@@ -1,4 +1,4 @@
-/* dataset.c - a set in memory: its samples as a model wants them, their hash, their size. dataset_open.c fills it. */
+/* dataset.c - a set in memory: gathers samples in a model's form, hashes them, and reports sizes. dataset_open.c fills it. */
 #include "data/dataset.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ void eni_dataset_close(eni_dataset *dataset)
     eni_free(dataset);
 }
 
-/* What is cut out of a sample, and whether it is mirrored. */
+/* The crop of a sample and whether it is mirrored. */
 static eni_crop cut_of(const eni_dataset *set, int split, uint64_t epoch, uint64_t sample)
 {
     if (split == ENI_TRAIN && epoch == ENI_NO_EPOCH) return eni_pixels_middle(&set->pixels);
@@ -53,7 +53,7 @@ static const uint8_t *image_at(const eni_dataset *set, int s, uint64_t sample, u
     return (const uint8_t *)split->x + sample * eni_stored_floats(set);
 }
 
-/* One sample to row i of the outputs. */
+/* Copies one sample to row i of the outputs. */
 static void copy_sample(const eni_dataset *set, int s, uint64_t epoch, uint64_t sample, size_t i,
                         float *x_out, void *target_out)
 {
@@ -105,7 +105,7 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
     eni_digest_begin(&digest);
     for (int s = 0; s < ENI_SPLITS; s++) {
         const eni_split *split = &dataset->split[s];
-        if (s == ENI_HOLDOUT && split->count == 0) continue; /* the sum of a set that has none is as ever */
+        if (s == ENI_HOLDOUT && split->count == 0) continue; /* keeps the hash of sets without holdout */
         char shape[128];
         int length =
             snprintf(shape, sizeof shape, "%llu %d %d %d %d %d\n", (ull)split->count, dataset->height,

@@ -1,5 +1,5 @@
-/* dataset_open.c - which set is meant, where it comes from (dataset_make.h: read from files, or made up; or lent by another
- * process, dataset_share.c), and whether it is what the model and the options ask for. */
+/* dataset_open.c - finds a set by name, opens it from its source (dataset_make.h: files or synthetic; or shared by another
+ * process, dataset_share.c), and checks it against the model and the options. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "core/try.h"
 #include "data/dataset_make.h"
 
-/* What a set is read from. */
+/* The source of a set. */
 enum { FROM_IDX, FROM_CIFAR, FROM_SEED };
 enum { MNIST_CLASSES = 10 };
 
@@ -97,13 +97,13 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* What the options stand for. */
+/* The source that the options resolve to. */
 typedef struct set_source {
-    const char *name; /* "folder": one that has no name among ours */
+    const char *name; /* "folder": an unnamed set */
     const char *remedy;
-    int from, kind;        /* of FROM_CIFAR: which form */
-    int classes;           /* of FROM_IDX; 0: its labels say */
-    char folder[PATH_MAX]; /* "": it is made */
+    int from, kind;        /* of FROM_CIFAR: its form */
+    int classes;           /* of FROM_IDX; 0: given by its labels */
+    char folder[PATH_MAX]; /* "": synthetic */
 } set_source;
 
 static en_status refuse_unknown(const eni_data_options *options)
@@ -112,14 +112,13 @@ static en_status refuse_unknown(const eni_data_options *options)
     EN_TRY(eni_cifar_refuse_other(options->name));
     for (int i = 0; i < NAMED; i++)
         eni_text_add(names, sizeof names, "%s, ", table[i].name);
-    return eni_fail(
-        EN_ENOENT, "dataset",
-        "there is neither a set nor a folder \"%s\": --data takes %sor a folder with the four IDX files "
-        "of MNIST or the .bin files of CIFAR",
-        options->name, names);
+    return eni_fail(EN_ENOENT, "dataset",
+                    "no set or folder \"%s\": --data takes %sor a folder with the four IDX files "
+                    "of MNIST or the .bin files of CIFAR",
+                    options->name, names);
 }
 
-/* Where its files are looked for; NULL: it has none. */
+/* The folder of its files; NULL if it has none. */
 static const char *folder_of(const struct named *named, const eni_data_options *options)
 {
     if (named == NULL) return eni_is_url(options->name) ? options->folder : options->name;
@@ -131,8 +130,8 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
     const struct named *named = find_named(options->name);
     if (named == NULL && eni_is_url(options->name) &&
         (options->folder == NULL || !is_folder(options->folder)))
-        return eni_fail(EN_ENOENT, "dataset", "%s: there is no folder %s with a copy of it", options->name,
-                        options->folder != NULL ? options->folder : "(none was named)");
+        return eni_fail(EN_ENOENT, "dataset", "%s: no folder %s with a local copy; name it with --data-dir",
+                        options->name, options->folder != NULL ? options->folder : "(none was named)");
     if (named == NULL && !eni_is_url(options->name) && !is_folder(options->name))
         return refuse_unknown(options);
     set_source *s = source_out;
@@ -151,16 +150,16 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
     s->kind = named == NULL ? found : named->kind;
     if (found >= 0 && s->from == FROM_CIFAR && found == s->kind) return EN_OK;
     if (s->from == FROM_CIFAR && found >= 0)
-        return eni_fail(EN_EFORMAT, "dataset", "%s holds the files of %s, not of %s: give --data=%s",
-                        s->folder, found == ENI_CIFAR_10 ? "cifar10" : "cifar100", named->name,
+        return eni_fail(EN_EFORMAT, "dataset", "%s has the files of %s, not of %s: give --data=%s", s->folder,
+                        found == ENI_CIFAR_10 ? "cifar10" : "cifar100", named->name,
                         found == ENI_CIFAR_10 ? "cifar10" : "cifar100");
     if (s->from == FROM_CIFAR || named == NULL) EN_TRY(eni_cifar_refuse_other(folder));
     if (s->from == FROM_IDX) return EN_OK;
-    return eni_fail(EN_ENOENT, "dataset", "%s holds no %s: %s", folder, eni_cifar_file(s->kind, 0),
+    return eni_fail(EN_ENOENT, "dataset", "%s has no file %s: %s", folder, eni_cifar_file(s->kind, 0),
                     s->remedy);
 }
 
-/* CIFAR's name is for CIFAR: a set of its form and of another size is called by the form only. */
+/* Only CIFAR is called CIFAR: a set of its form but another size gets the form's name. */
 static void name_by_size(const set_source *source, eni_dataset *set)
 {
     if (source->from != FROM_CIFAR || strcmp(set->name, source->name) != 0 || find_named(set->name) == NULL)
@@ -206,22 +205,21 @@ en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shap
 static en_status refuse_limit(const eni_data_options *options, int split, uint64_t limit, uint64_t count)
 {
     return eni_fail(EN_EINVAL, "dataset",
-                    "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
+                    "--limit-%s-samples %llu exceeds the %llu samples of %s%s: give at most that many",
                     split == ENI_TRAIN ? "train" : "test", (ull)limit, (ull)count, options->name,
                     split == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
 }
 
-/* Before anything is read: what is left to train on must be worth it. */
+/* Before anything is read: the rest must be worth training on. */
 static en_status check_holdout(const eni_data_options *options)
 {
     uint64_t size;
     if (options->holdout == 0) return EN_OK;
     EN_TRY(eni_dataset_train_size(options, &size));
     if (options->holdout <= eni_dataset_most_held_out(size)) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "dataset",
-        "--holdout=%llu is more than a tenth of the %llu training samples of %s: give at most %llu",
-        (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
+    return eni_fail(EN_EINVAL, "dataset",
+                    "--holdout=%llu exceeds a tenth of the %llu training samples of %s: give at most %llu",
+                    (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
 }
 
 en_status eni_dataset_check(const eni_data_options *options)
@@ -233,7 +231,7 @@ en_status eni_dataset_check(const eni_data_options *options)
     return refuse_limit(options, ENI_TRAIN, options->limit_train, size - options->holdout);
 }
 
-/* The last ones; their memory stays that of the training samples. */
+/* Holds out the last samples; they stay in the training samples' memory. */
 static void hold_out(uint64_t n, eni_dataset *set)
 {
     eni_split *train = &set->split[ENI_TRAIN], *held = &set->split[ENI_HOLDOUT];
@@ -246,13 +244,14 @@ static void hold_out(uint64_t n, eni_dataset *set)
     held->target = (uint8_t *)train->target + rest * eni_stored_target_bytes(set);
 }
 
-/* Real sets shrink to their limit; made-up ones were made at it. */
+/* Truncates real sets to their limit; synthetic ones were made at it. */
 static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 {
     const uint64_t limit[2] = {options->limit_train, options->limit_test};
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
         set->split[s].read = set->split[s].count;
-    if (options->holdout > set->split[ENI_TRAIN].count) return EN_EPROTO; /* a lent set is another one */
+    if (options->holdout > set->split[ENI_TRAIN].count)
+        return EN_EPROTO; /* the shared set is a different one */
     if (options->holdout > 0) hold_out(options->holdout, set);
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         if (limit[s] > set->split[s].count) return refuse_limit(options, s, limit[s], set->split[s].count);
@@ -269,15 +268,14 @@ static en_status check_labels(const eni_dataset *set)
         const uint8_t *labels = set->split[s].target;
         for (uint64_t i = 0; i < set->split[s].count; i++) {
             if (labels[i] < set->classes) continue;
-            return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is not in 0 .. %d%s",
+            return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is outside 0 .. %d%s",
                             set->name, labels[i],
                             s == ENI_TRAIN  ? "training"
                             : s == ENI_TEST ? "test"
                                             : "held-out",
                             (ull)i, set->classes - 1,
-                            find_named(set->name) != NULL
-                                ? ""
-                                : ", the classes of its training samples, which have no gaps");
+                            find_named(set->name) != NULL ? ""
+                                                          : ", the gap-free classes of its training samples");
         }
     }
     return EN_OK;
@@ -286,30 +284,29 @@ static en_status check_labels(const eni_dataset *set)
 static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 {
     const eni_pixels *p = &set->pixels;
-    /* more outputs than classes are as many that never are the label */
+    /* outputs beyond the classes are never the label */
     const bool fits_classes = want->classes == 0 || (set->classes > 0 && set->classes <= want->classes);
     const bool same = (want->height == 0 || want->height == p->height) &&
                       (want->width == 0 || want->width == p->width) &&
                       (want->channels == 0 || want->channels == set->channels * p->repeat) &&
                       (want->targets == 0 || want->targets == set->targets);
-    /* a vector model takes an image of as many values, flattened */
+    /* a vector model accepts an image of as many values, flattened */
     const bool flat = want->height == 1 && want->width == 1 && want->targets == 0 &&
                       (size_t)want->channels == set->sample_floats;
     if (fits_classes && (same || flat)) return EN_OK;
-    return eni_fail(
-        EN_EMISMATCH, "dataset",
-        "%s has samples of %d x %d x %d with %d classes and %d targets, the model takes %d x %d x %d with "
-        "%d and %d: choose another --data or --model",
-        set->name, p->height, p->width, set->channels, set->classes, set->targets, want->height, want->width,
-        want->channels, want->classes, want->targets);
+    return eni_fail(EN_EMISMATCH, "dataset",
+                    "%s has samples of %d x %d x %d with %d classes and %d targets, but the model needs %d x "
+                    "%d x %d with "
+                    "%d and %d: choose another --data or --model",
+                    set->name, p->height, p->width, set->channels, set->classes, set->targets, want->height,
+                    want->width, want->channels, want->classes, want->targets);
 }
 
-/* What becomes of its pixels, and whether a model takes that. */
+/* Plans the pixels' transform, and checks that the model accepts its output. */
 static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
 {
-    /* Constants that the sets' users have agreed on: those of PyTorch's MNIST example for every grey set, for
-     * Fashion-MNIST too (the peer of that job does so), and for what is made up; means over the training images
-     * for CIFAR. */
+    /* The customary constants: PyTorch's MNIST example for every grey set, including Fashion-MNIST (as in the peer of that
+     * benchmark), and for synthetic ones; means over the training images for CIFAR. */
     static const eni_transform grey = {.nchannels = 1, .mean = {0.1307f}, .deviation = {0.3081f}};
     static const eni_transform cifar_10 = {
         .nchannels = 3, .mean = {0.4914f, 0.4822f, 0.4465f}, .deviation = {0.2023f, 0.1994f, 0.2010f}};
@@ -322,7 +319,7 @@ static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
     if (set->classes == 0 && (t.resize > 0 || t.crop > 0 || t.has_flip || t.nchannels > 0))
         return eni_fail(
             EN_EINVAL, "dataset",
-            "--resize, --augment and --normalize are for images, and %s has none here: leave them away",
+            "--resize, --augment and --normalize are for images, which %s does not have here: omit them",
             set->name);
     if (t.nchannels == 0) {
         t.nchannels = own->nchannels;
@@ -331,16 +328,16 @@ static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
     }
     set->seed = options->seed;
     const bool is_grey = want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1;
-    const int repeat = is_grey ? 3 : 1; /* grey for a model of colours */
+    const int repeat = is_grey ? 3 : 1; /* grey for a colour model */
     EN_TRY(eni_pixels_init(&t, &stored, repeat, &set->pixels));
     set->sample_floats =
         (size_t)set->pixels.height * (size_t)set->pixels.width * (size_t)set->channels * (size_t)repeat;
     return fit_want(want, set);
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
-/* Of records the lender has put only their number there: the files are mapped by everybody. */
+/* For records the sharing process stored only their number: every process maps the files itself. */
 static en_status open_shared(const eni_data_options *options, eni_dataset *set)
 {
     bool has_records;
@@ -348,7 +345,7 @@ static en_status open_shared(const eni_data_options *options, eni_dataset *set)
     EN_TRY(eni_dataset_map(*options->share_fd, options->identity, set, &has_records));
     if (!has_records) return EN_OK;
     const uint64_t train = set->split[ENI_TRAIN].count, test = set->split[ENI_TEST].count;
-    set->split[ENI_TRAIN] = set->split[ENI_TEST] = (eni_split){0}; /* the files say it again */
+    set->split[ENI_TRAIN] = set->split[ENI_TEST] = (eni_split){0}; /* counted again from the files */
     EN_TRY(find_set(options, &source));
     if (source.from != FROM_CIFAR) return EN_EPROTO;
     EN_TRY(read_set(options, &source, set));
@@ -380,9 +377,9 @@ close_set:
     return st;
 }
 
-/* ---- who has the same set ---- */
+/* ---- identity ---- */
 
-/* What the file is now, or that it is not there. */
+/* The file's state now, or that it is absent. */
 static int describe_file(const char *folder, const char *name, char *text_out, size_t bytes)
 {
     char path[PATH_MAX];
@@ -394,7 +391,7 @@ static int describe_file(const char *folder, const char *name, char *text_out, s
                     (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
 }
 
-/* Of all the files that it may be read from, the i-th; NULL behind the last. */
+/* The i-th of all files that it may be read from; NULL after the last. */
 static const char *file_of(const set_source *source, int i)
 {
     if (source->from == FROM_SEED) return NULL;

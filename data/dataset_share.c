@@ -1,9 +1,9 @@
-/* dataset_share.c - one copy of a set for all processes that train on it on this host: lent by one, mapped by the others.
+/* dataset_share.c - one copy of a set for all processes that train on it on this host: filled by one, mapped by the others.
  *
  *     [header: one page] [x] [target] of the training split, and of the test split
  *
- * What is held out is among the training samples. Each array starts on a page. Of mapped records only the header:
- * the others map the same files, which have been hashed. */
+ * The holdout lies among the training samples. Each array starts on a page. For mapped records there is only the header: the
+ * others map the same files, which have been hashed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -27,12 +27,12 @@ typedef struct share_header {
     uint64_t magic;
     char name[64], sha256[ENI_DIGEST_HEX], identity[ENI_DIGEST_HEX];
     int32_t height, width, channels, classes, targets, has_records;
-    uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
-    uint64_t read[2];            /* .. that are there */
+    uint64_t summed[ENI_SPLITS]; /* samples covered by sha256 */
+    uint64_t read[2];            /* .. samples stored */
 } share_header;
 _Static_assert(sizeof(share_header) <= PAGE, "the header is one page");
 
-/* The arrays of a split, in the order in which they lie, and the bytes of each. */
+/* The arrays of a split in their order of storage, and the bytes of each. */
 static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out[ARRAYS],
                       uint64_t bytes_out[ARRAYS])
 {
@@ -40,7 +40,7 @@ static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out
     array_out[1] = &split->target, bytes_out[1] = split->read * eni_stored_target_bytes(set);
 }
 
-/* One array after the other, so that no machine has to hold the set twice. */
+/* Moves one array after the other, so that the set is never in memory twice. */
 static bool move_all(eni_dataset *set, int fd, const share_header *head)
 {
     uint64_t at = PAGE;
@@ -75,7 +75,7 @@ static void describe(const eni_dataset *set, share_header *head_out)
         head_out->read[s] = set->split[s].read;
 }
 
-/* What a killed process has left half done is written anew. What is sealed, or another process is at, is not ours. */
+/* Empties memory that a killed process left half filled. Memory that is sealed, or in use by another process, is not ours. */
 static int empty_memory(int fd)
 {
     if (fd >= 0 && lockf(fd, F_TLOCK, 0) == 0 && ftruncate(fd, 0) == 0) return fd;
@@ -91,7 +91,7 @@ en_status eni_dataset_share(eni_dataset *set, const char *identity, int *fd_io)
     en_status st = eni_dataset_sha256(set, head.sha256);
     const int fd = empty_memory(*fd_io);
     if (st == EN_OK && (fd < 0 || !move_all(set, fd, &head) || fcntl(fd, F_ADD_SEALS, SEALS) != 0)) {
-        eni_warn("dataset", "every rank reads %s for itself, for it cannot be shared: %s", set->name,
+        eni_warn("dataset", "cannot share %s, so every rank reads it separately: %s", set->name,
                  strerror(errno));
         st = EN_EUNSUPPORTED;
     }
@@ -101,7 +101,7 @@ en_status eni_dataset_share(eni_dataset *set, const char *identity, int *fd_io)
     return st;
 }
 
-/* Mapped at once and whole: a step is not to meet a page for the first time. */
+/* Maps the whole set and touches its pages now, so that no step is the first to touch one. */
 static en_status map_all(int fd, eni_dataset *set, share_header *head_out)
 {
     struct stat file;

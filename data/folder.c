@@ -1,13 +1,13 @@
-/* folder.c - a set that lies in files: the four IDX files of an MNIST-like set in one folder.
+/* folder.c - a set in files: the four IDX files of an MNIST-like set in one folder.
  *
  *     byte 0, 1   0
  *     byte 2      element type: 0x08 is unsigned byte, the only one read here
  *     byte 3      dimensions d: 1 (labels) or 3 (images)
  *     4 + 4 i     size of dimension i, big-endian, i < d
- *     4 + 4 d     the elements, row-major, and nothing behind them
+ *     4 + 4 d     the elements, row-major, to the end of the file
  *
- * Source: yann.lecun.com/exdb/mnist, "The IDX file format". Whatever is not exactly this is refused with the
- * file, what was found and what was expected. */
+ * Source: yann.lecun.com/exdb/mnist, "The IDX file format". Any deviation is refused, naming the file, what was found and
+ * what was expected. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,15 +37,15 @@ static size_t header_bytes(const uint8_t magic[4], const char *name)
 {
     if (magic[0] == 0x80 || memcmp(magic, "PK\3\4", 4) == 0)
         eni_error("idx",
-                  "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does not: "
-                  "give the IDX files that it was made from (train-images-idx3-ubyte.gz, ..), or write them "
+                  "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
+                  "give the original IDX files (train-images-idx3-ubyte.gz, ..), or write them "
                   "with tools/pt2idx.py",
                   name);
     else if (magic[0] != 0 || magic[1] != 0)
         eni_error("idx", "%s is not an IDX file: it starts with bytes %02x %02x %02x %02x, expected 00 00 08",
                   name, magic[0], magic[1], magic[2], magic[3]);
     else if (magic[2] != TYPE_U8)
-        eni_error("idx", "%s: element type 0x%02x, only 0x08 (unsigned byte) is read", name, magic[2]);
+        eni_error("idx", "%s: element type 0x%02x; only 0x08 (unsigned byte) is supported", name, magic[2]);
     else if (magic[3] != 1 && magic[3] != ENI_IDX_DIMS)
         eni_error("idx", "%s: %u dimensions, expected 1 (labels) or 3 (images)", name, magic[3]);
     else
@@ -53,7 +53,7 @@ static size_t header_bytes(const uint8_t magic[4], const char *name)
     return 0;
 }
 
-/* Takes the sizes out of a complete header. */
+/* Reads the sizes from a complete header. */
 static en_status parse_header(const uint8_t *header, const char *name, eni_idx *idx)
 {
     idx->ndims = header[3];
@@ -61,12 +61,12 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
     for (int i = 0; i < ENI_IDX_DIMS; i++) {
         idx->dim[i] = i < idx->ndims ? big_endian(header + 4 + 4 * i) : 1;
         if (idx->dim[i] == 0)
-            return eni_fail(EN_EFORMAT, "idx", "%s: dimension %d is 0: the file holds nothing", name, i);
+            return eni_fail(EN_EFORMAT, "idx", "%s: dimension %d is 0, so the file is empty", name, i);
         if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES)
             return eni_fail(
                 EN_EFORMAT, "idx",
-                "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
-                "set for this reader",
+                "%s: its header announces more than %llu bytes of elements; it is damaged, or too large "
+                "for this reader",
                 name, (ull)ENI_IDX_MAX_BYTES);
     }
     return EN_OK;
@@ -99,7 +99,7 @@ static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64
     return EN_OK;
 }
 
-/* A small damaged file must not make us take gigabytes: deflate shrinks at most 1032 to 1 (zlib's "technical
+/* A small damaged file must not make us allocate gigabytes: deflate compresses at most 1032 to 1 (zlib's "technical
  * details"), and plain files not at all. */
 static en_status check_plausible(const char *path, uint64_t file_bytes, bool is_plain, uint64_t promised)
 {
@@ -107,11 +107,11 @@ static en_status check_plausible(const char *path, uint64_t file_bytes, bool is_
     if (promised <= most) return EN_OK;
     return eni_fail(
         EN_EFORMAT, "idx",
-        "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
+        "%s is truncated: its %llu bytes cannot hold the %llu that its header announces; fetch it again",
         path, (ull)file_bytes, (ull)promised);
 }
 
-/* What an open file promises, and the bytes that say so. */
+/* Reads the header of an open file: the shape, and the header's length. */
 static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx, size_t *head_out)
 {
     uint8_t header[HEADER_MAX];
@@ -127,7 +127,7 @@ static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, e
     return check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes);
 }
 
-/* What lies behind the header; on failure idx->elements is the caller's to free. */
+/* Reads the elements after the header; on failure the caller frees idx->elements. */
 static en_status read_elements(gzFile file, const char *path, size_t head, eni_idx *idx)
 {
     uint64_t found;
@@ -138,12 +138,12 @@ static en_status read_elements(gzFile file, const char *path, size_t head, eni_i
     uint8_t extra;
     EN_TRY(read_bytes(file, path, &extra, 1, &found)); /* also makes zlib check the CRC of a gzip file */
     if (found != 0)
-        return eni_fail(EN_EFORMAT, "idx",
-                        "%s goes on behind its last element; the header and the content disagree", path);
+        return eni_fail(EN_EFORMAT, "idx", "%s has data after its last element; header and content disagree",
+                        path);
     return EN_OK;
 }
 
-/* A regular file only: a fifo would block for ever. */
+/* Opens regular files only: a fifo could block forever. */
 static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_out)
 {
     struct stat info;
@@ -161,7 +161,7 @@ static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_o
     gzFile file = gzdopen(fd, "rb");
     if (file == NULL) {
         close(fd);
-        return eni_fail(EN_ENOMEM, "idx", "cannot allocate a decompressor for %s", path);
+        return eni_fail(EN_ENOMEM, "idx", "out of memory for decompressing %s", path);
     }
     gzbuffer(file, 1u << 18);
     *file_out = file;
@@ -180,7 +180,8 @@ en_status eni_idx_read(const char *path, bool is_whole, eni_idx *idx_out)
     if (st == EN_OK && is_whole) st = read_elements(file, path, head, &idx);
     const int closed = gzclose_r(file);
     if (st == EN_OK && is_whole && closed != Z_OK)
-        st = eni_fail(EN_EFORMAT, "idx", "%s is truncated: its gzip stream has no end; fetch it again", path);
+        st = eni_fail(EN_EFORMAT, "idx", "%s is truncated: its gzip stream does not end; fetch it again",
+                      path);
     if (st != EN_OK)
         eni_idx_fini(&idx);
     else
@@ -196,34 +197,34 @@ void eni_idx_fini(eni_idx *idx)
 
 /* ---- the folder ---- */
 
-/* No folder: archives put a file into a folder of its name. */
+/* Not a folder: some archives put a file into a folder of its name. */
 static bool is_file(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
 }
 
-/* FOLDER/NAME.gz if it is there, else FOLDER/NAME; or either with a '.' before "idx", as some write them. */
+/* FOLDER/NAME.gz if it exists, else FOLDER/NAME; or either with '.' in place of '-' before "idx", as some sets have it. */
 static en_status find_file(const char *folder, const char *name, const char *remedy, char path[PATH_MAX])
 {
     for (int way = 0; way < 4; way++) {
         const int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, name, way % 2 == 0 ? ".gz" : "");
         if (length < 0 || length >= PATH_MAX)
-            return eni_fail(EN_EINVAL, "dataset", "the folder's path is longer than %d bytes: move the set",
+            return eni_fail(EN_EINVAL, "dataset", "the set's path is longer than %d bytes: move the set",
                             PATH_MAX);
         if (way >= 2) strstr(path + strlen(folder) + 1, "-idx")[0] = '.';
         if (is_file(path)) return EN_OK;
     }
     snprintf(path, PATH_MAX, "%s/%s", folder, name);
-    if (access(path, F_OK) == 0) return EN_OK; /* a folder, which is refused when it is opened */
+    if (access(path, F_OK) == 0) return EN_OK; /* a folder, refused when it is opened */
     snprintf(path, PATH_MAX, "%s/training.pt", folder);
     if (is_file(path))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s holds training.pt, a pickled file of PyTorch, which runs code when it is read, so "
-            "Entrain does not: write the IDX files with tools/pt2idx.py %s/training.pt %s/test.pt FOLDER",
+            "%s has training.pt, a PyTorch pickle, which runs code when it is loaded, so "
+            "Entrain refuses it: write the IDX files with tools/pt2idx.py %s/training.pt %s/test.pt FOLDER",
             folder, folder, folder);
-    return eni_fail(EN_ENOENT, "dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
+    return eni_fail(EN_ENOENT, "dataset", "%s has neither %s.gz nor %s: %s", folder, name, name, remedy);
 }
 
 static en_status read_file(const char *folder, const char *name, const char *remedy, int ndims,
@@ -258,7 +259,7 @@ static en_status read_split(const char *folder, const char *prefix, const char *
                     (ull)split->count, prefix, (ull)labels.dim[0]);
 }
 
-/* The head of one file: its sides, and no elements. */
+/* Reads the head of one file: its sides, without elements. */
 static en_status read_train_head(const char *folder, const char *name, const char *remedy, eni_idx *idx_out)
 {
     char path[PATH_MAX];
@@ -266,8 +267,8 @@ static en_status read_train_head(const char *folder, const char *name, const cha
     return eni_idx_read(path, false, idx_out);
 }
 
-/* Up to ten, one more than the largest label. Of more, as many as the training samples have without a gap behind 0 (some
- * count from 1): one damaged label is not to make a network of 256 outputs, and is found as what it is. */
+/* One more than the largest label, if that is below 10. Otherwise the labels that the training samples have without a gap after 0 (some sets
+ * count from 1): one damaged label must not make a network of 256 outputs, and is reported as such. */
 static int count_classes(const uint8_t *train, uint64_t ntrain, const uint8_t *test, uint64_t ntest)
 {
     bool has[UINT8_MAX + 2] = {false};
@@ -320,11 +321,12 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, int cl
     EN_TRY(read_split(folder, "train", remedy, &set->split[ENI_TRAIN], &train));
     EN_TRY(read_split(folder, "t10k", remedy, &set->split[ENI_TEST], &test));
     if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2])
-        return eni_fail(EN_EFORMAT, "dataset", "%s: training images are %llu x %llu, test images %llu x %llu",
-                        folder, (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
+        return eni_fail(EN_EFORMAT, "dataset",
+                        "%s: training images are %llu x %llu, but test images %llu x %llu", folder,
+                        (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
     if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX)
         return eni_fail(EN_EFORMAT, "dataset",
-                        "%s: %llu images of %llu x %llu are more than this reader takes", folder,
+                        "%s: %llu images of %llu x %llu are more than this reader supports", folder,
                         (ull)train.dim[0], (ull)train.dim[1], (ull)train.dim[2]);
     set->height = (int)train.dim[1];
     set->width = (int)train.dim[2];

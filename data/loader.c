@@ -1,10 +1,10 @@
 /* loader.c - see loader.h.
  *
- * One mutex guards how many batches were begun and taken, which are ready, and how the stream ended. Batch i lies in
- * slot i % nslots: a thread's from its beginning until it is ready, the consumer's from the moment it takes it until
- * it has taken `hold` more. So batch `begun` may be begun while begun + hold < taken + nslots: all slots but those
- * in the consumer's hands. Which micro-batch that is, and of which samples, is asked under a mutex of its own, so
- * that their order is that of the slots however many threads there are. */
+ * One mutex guards how many batches were begun and taken, which are ready, and how the stream ended. Batch i lies in slot
+ * i % nslots: a thread owns the slot from the batch's begin until it is ready, the consumer from taking it until it has taken
+ * `hold` more. So batch `begun` may be begun while begun + hold < taken + nslots: all slots except the consumer's. The number
+ * and the samples of a micro-batch are chosen under a separate mutex, so that their order is that of the slots, whatever the
+ * number of threads. */
 #include "data/loader.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ enum { DEPTH = 2, DEPTH_MAX = ENI_LOADER_THREADS, HOLD_MAX = 8 };
 
 typedef struct loader_slot {
     eni_batch batch;
-    void *memory; /* what follows lies in it */
+    void *memory; /* holds the arrays below */
     bool is_registered;
     float *x; /* (B, H, W, C) */
     void *target;
@@ -36,24 +36,24 @@ struct eni_loader {
     eni_loader_options options;
     eni_plan plan;
     loader_slot slots[DEPTH_MAX + HOLD_MAX];
-    uint64_t nslots; /* depth + those in the consumer's hands */
+    uint64_t nslots; /* depth + those of the consumer */
     uint64_t hold;
 
     pthread_t thread[ENI_LOADER_THREADS];
-    int nthreads;             /* that run */
-    pthread_mutex_t choosing; /* taken before `mutex`; guards these two */
+    int nthreads;             /* running */
+    pthread_mutex_t choosing; /* locked before `mutex`; guards these two */
     eni_sampler *sampler;
     uint64_t next; /* m of a fixed assignment */
 
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the rest */
     pthread_cond_t ready, room;
-    uint64_t begun; /* batches that a thread has taken on */
-    uint64_t taken; /* batches that the consumer was given; the last `hold` of them are in its hands */
+    uint64_t begun; /* batches that threads have begun */
+    uint64_t taken; /* batches given to the consumer; it still uses the last `hold` */
     bool is_aborted;
-    en_status end; /* EN_OK while the stream goes on: behind batch `begun` */
+    en_status end; /* EN_OK while the stream continues; applies after batch `begun` */
 };
 
-/* The next micro-batch, or the reason why there is none. */
+/* Chooses the next micro-batch, or returns the reason for the stream's end. */
 static en_status choose(eni_loader *loader, eni_micro *micro_out)
 {
     const eni_loader_options *o = &loader->options;
@@ -69,8 +69,8 @@ static en_status choose(eni_loader *loader, eni_micro *micro_out)
     return EN_OK;
 }
 
-/* Waits for a slot that is neither begun nor in the consumer's hands. False: aborted, or the stream has ended. There
- * is no deadline: the consumer's compute may take as long as it likes, and an abort always wakes. */
+/* Waits for a slot that is neither begun nor the consumer's. False: aborted, or the stream has ended. Without a deadline:
+ * the consumer may compute for as long as it likes, and an abort always wakes. */
 static bool wait_for_room(eni_loader *loader, loader_slot **slot_out)
 {
     pthread_mutex_lock(&loader->mutex);
@@ -83,7 +83,7 @@ static bool wait_for_room(eni_loader *loader, loader_slot **slot_out)
     return go_on;
 }
 
-/* Which samples, in the order in which they lie. */
+/* Chooses the samples of a micro-batch, in storage order. */
 static void choose_samples(eni_loader *loader, const eni_micro *micro, uint32_t *indices)
 {
     const uint64_t n = loader->options.chunks > 1 ? loader->options.chunks : 1;
@@ -94,7 +94,7 @@ static void choose_samples(eni_loader *loader, const eni_micro *micro, uint32_t 
     }
 }
 
-/* The next batch becomes this thread's: its slot and its samples. False: there is none. */
+/* Assigns the next batch to this thread: its slot and its samples. False if there are no more. */
 static bool begin(eni_loader *loader, loader_slot **slot_out)
 {
     eni_micro micro;
@@ -134,7 +134,7 @@ static void *loader_main(void *user)
     return NULL;
 }
 
-/* What is claimed and waits here no other rank can take, however much faster it is: as much as with one thread. */
+/* Claimed batches that wait here are out of reach for faster ranks, so more threads do not raise the depth. */
 static int depth_of(const eni_loader_options *o)
 {
     if (o->depth != 0) return o->depth;
@@ -144,24 +144,25 @@ static int depth_of(const eni_loader_options *o)
 static en_status check_options(const eni_loader_options *o)
 {
     if (o->plan->train_samples != o->dataset->split[ENI_TRAIN].count)
-        return eni_fail(EN_EINVAL, "loader", "the plan is for %llu training samples, the set has %llu",
+        return eni_fail(EN_EINVAL, "loader", "the plan is for %llu training samples, but the set has %llu",
                         (unsigned long long)o->plan->train_samples,
                         (unsigned long long)o->dataset->split[ENI_TRAIN].count);
     if (o->hold < 0 || o->hold > HOLD_MAX || (o->register_memory == NULL) != (o->unregister_memory == NULL))
-        return eni_fail(EN_EINVAL, "loader",
-                        "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold,
-                        HOLD_MAX);
+        return eni_fail(
+            EN_EINVAL, "loader",
+            "hold is %d; expected 1 to %d, and both or neither of register_memory and unregister_memory",
+            o->hold, HOLD_MAX);
     if (o->depth >= 0 && o->depth <= DEPTH_MAX && o->threads >= 0 && o->threads <= ENI_LOADER_THREADS &&
         (o->claim != NULL || o->stride >= 1))
         return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "loader",
-        "depth %d, %d threads and stride %llu: a depth of 0 to %d, as many threads and a stride of at "
-        "least 1 are needed",
-        o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
+    return eni_fail(EN_EINVAL, "loader",
+                    "depth %d, %d threads and stride %llu; expected a depth of 0 to %d, as many threads and "
+                    "a stride of at "
+                    "least 1",
+                    o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
 }
 
-/* One block: x, then the targets on a line of their own. */
+/* Allocates one block: x, then the targets, on a cache line of their own. */
 static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slot)
 {
     const eni_loader_options *o = &loader->options;
@@ -171,7 +172,7 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
         __builtin_mul_overflow(rows, eni_dataset_target_bytes(set), &target_bytes) ||
         __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE)
         return eni_fail(EN_ENOMEM, "loader",
-                        "batches of %llu samples do not fit; give a smaller --batch-size",
+                        "batches of %llu samples do not fit into memory; give a smaller --batch-size",
                         (unsigned long long)rows);
     x_bytes = eni_round_up(x_bytes, ENI_LINE);
     bytes = x_bytes + target_bytes;
@@ -189,7 +190,7 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
 
 static en_status take_memory(eni_loader *loader)
 {
-    /* no micro-batch is longer than the set, however large --batch-size is */
+    /* no micro-batch is larger than the set, whatever --batch-size is */
     size_t rows =
         loader->plan.batch < loader->plan.train_samples ? loader->plan.batch : loader->plan.train_samples;
     loader->sampler =
@@ -208,7 +209,7 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
     if (loader == NULL) return EN_ENOMEM;
     loader->options = *options;
     loader->plan = *options->plan;
-    loader->options.plan = NULL; /* the copy counts */
+    loader->options.plan = NULL; /* the copy is used */
     loader->next = options->first;
     loader->hold = options->hold > 0 ? (uint64_t)options->hold : 1;
     loader->nslots = (uint64_t)depth_of(options) + loader->hold;
@@ -236,7 +237,7 @@ static bool has_ready(const eni_loader *loader)
     return loader->begun > loader->taken && loader->slots[loader->taken % loader->nslots].is_ready;
 }
 
-/* With the mutex held: until a batch is ready, the stream has ended or the deadline has passed. */
+/* Called with the mutex held. Waits until a batch is ready, the stream has ended or the deadline has passed. */
 static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
 {
     const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};

@@ -1,6 +1,6 @@
-/* pixels.c - see pixels.h. Scaling is Pillow's (libImaging/Resample.c, BILINEAR on bytes) operation by operation, so
- * that the bytes are: weights in double, rounded to 22 bits; across, to bytes; then down, to bytes. (Pillow 13 takes
- * some images that are higher than wide the other way round; of square ones all versions make the same.) */
+/* pixels.c - see pixels.h. Scaling follows Pillow (libImaging/Resample.c, BILINEAR on bytes) operation by operation, so that
+ * the bytes are equal: weights in double, rounded to 22 bits; across, to bytes; then down, to bytes. (Pillow 13 scales some
+ * images that are higher than wide in the other order; for square ones all versions agree.) */
 #include "data/pixels.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "core/try.h"
 #include "ops/multiversion.h"
 
-/* ---- what comes out ---- */
+/* ---- output ---- */
 
 en_status eni_pixels_shape(const eni_transform *asked, en_data_shape *shape)
 {
@@ -25,7 +25,7 @@ en_status eni_pixels_shape(const eni_transform *asked, en_data_shape *shape)
     if (asked->crop > most)
         return eni_fail(
             EN_EINVAL, "dataset",
-            "--augment=crop:%d:%d cuts %d x %d pixels out of images of %lld x %lld, which are %lld x %lld "
+            "--augment=crop:%d:%d needs %d x %d pixels, but images are %lld x %lld, and %lld x %lld "
             "with %d black pixels around: give crop:%lld:%d at most",
             asked->crop, asked->pad, asked->crop, asked->crop, (long long)shape->height,
             (long long)shape->width, (long long)height, (long long)width, asked->pad, (long long)most,
@@ -50,7 +50,7 @@ static en_status make_tables(eni_pixels *p)
     if (t->nchannels != 1 && t->nchannels != channels)
         return eni_fail(
             EN_EINVAL, "dataset",
-            "--normalize has values for %d channels and the images have %d: give one, or %d of each",
+            "--normalize has values for %d channels, but the images have %d: give one, or %d of each",
             t->nchannels, channels, channels);
     for (int c = 0; c < ENI_CHANNELS; c++) {
         const int from = t->nchannels == 1 ? 0 : c;
@@ -69,7 +69,7 @@ static double triangle(double x)
     return x < 1 ? 1 - x : 0;
 }
 
-/* The weights of output i into weight[0 .. taps), normalised. */
+/* Computes the normalised weights of output i into weight[0 .. taps). */
 static void weigh(int in, int out, int i, eni_scaling *s, double *weight)
 {
     const double scale = (double)in / out, wide = scale < 1 ? 1 : scale;
@@ -112,7 +112,7 @@ static void free_scaling(eni_scaling *s)
     *s = (eni_scaling){0};
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 en_status eni_pixels_init(const eni_transform *asked, const eni_image_layout *stored, int repeat,
                           eni_pixels *pixels_out)
@@ -124,8 +124,8 @@ en_status eni_pixels_init(const eni_transform *asked, const eni_image_layout *st
     if (is_moved && stored->channels > ENI_CHANNELS)
         return eni_fail(
             EN_EINVAL, "dataset",
-            "--resize and --augment are for images of one or three channels, and these samples have %d: "
-            "leave them away",
+            "--resize and --augment are for images of one or three channels, but these samples have %d: "
+            "omit them",
             stored->channels);
     EN_TRY(eni_pixels_shape(asked, &shape));
     p.height = (int)shape.height, p.width = (int)shape.width;
@@ -147,7 +147,7 @@ void eni_pixels_fini(eni_pixels *p)
     free_scaling(&p->down);
 }
 
-/* The shortest text that reads back as the value. */
+/* Appends the shortest text that reads back as the value. */
 static void add_value(const char *mark, float value, char *text, size_t bytes)
 {
     char number[24];
@@ -181,7 +181,7 @@ void eni_pixels_describe(const eni_transform *asked, eni_pixel_facts *facts)
 
 /* ---- the draws ---- */
 
-/* The sides that squares are cut from, with what is around. */
+/* The sides that crops are taken from, padding included. */
 static int height_of(const eni_pixels *p)
 {
     return (p->asked.resize > 0 ? p->asked.resize : p->stored.height) + 2 * p->asked.pad;
@@ -215,11 +215,11 @@ eni_crop eni_pixels_middle(const eni_pixels *p)
 
 /* ---- one image ---- */
 
-/* So much of a scaled image is in hand at a time: all columns of an image of 32 x 32, some of a large one. */
+/* Size of a strip of a scaled image: all columns of a 32 x 32 image, some of a large one. */
 enum { STRIP_BYTES = 1 << 16, STRIP_LEAST = 4 };
 _Static_assert(ENI_SIDE_MAX *STRIP_LEAST *ENI_CHANNELS <= STRIP_BYTES, "a few columns always fit");
 
-/* n pixels of a row, the one of channel c at line[c][i * step], to `out` or, mirrored, back from its end. */
+/* Writes n pixels of a row, channel c's at line[c][i * step], to `out` or, mirrored, backwards from its end. */
 ENI_ALWAYS_INLINE void put_row(const eni_pixels *p, const uint8_t *const line[ENI_CHANNELS], ptrdiff_t step,
                                int n, bool is_flipped, int channels, float *out)
 {
@@ -248,7 +248,7 @@ static void put_black(const eni_pixels *p, int n, float *out)
         out[i] = p->table[i % channels][0];
 }
 
-/* Columns [from, to) of those that come out lie on the image, rows too; the others are black. */
+/* Output columns (or rows) [from, to) lie on the image; the others are black. */
 typedef struct interval {
     int from, to;
 } interval;
@@ -261,14 +261,14 @@ static interval on_image(int offset, int image, int out)
     return s;
 }
 
-/* Where the columns [from, to) of a row of the output begin in it. */
+/* Where output columns [from, to) of a row begin in `out`. */
 static float *place(const eni_pixels *p, const eni_crop *cut, int y, int from, int to, float *out)
 {
     const int x = cut->is_flipped ? p->width - to : from;
     return out + ((size_t)y * (size_t)p->width + (size_t)x) * (size_t)(p->stored.channels * p->repeat);
 }
 
-/* The black around it. */
+/* Fills the black margins. */
 static void put_margins(const eni_pixels *p, const eni_crop *cut, interval rows, interval columns, float *out)
 {
     for (int y = 0; y < p->height; y++) {
@@ -279,7 +279,7 @@ static void put_margins(const eni_pixels *p, const eni_crop *cut, interval rows,
     }
 }
 
-/* Bytes from one pixel, row and channel of a stored image to the next. */
+/* Bytes to the next pixel, row and channel of a stored image. */
 typedef struct strides {
     ptrdiff_t pixel, row, channel;
 } strides;
@@ -303,14 +303,14 @@ static void put_as_stored(const eni_pixels *p, const uint8_t *image, const eni_c
     }
 }
 
-/* Weights are never negative, and their sum is 1 within what rounding of some thousand adds: nothing to clamp. */
+/* Weights are never negative, and sum to 1 within the rounding of a few thousand terms: no clamping needed. */
 static uint8_t to_byte(int32_t sum)
 {
     return (uint8_t)(sum >> WEIGHT_BITS);
 }
 
-/* Columns [first, first + n) of one row, scaled across. In a larger image a pixel is made of two, or of one at its
- * edges, with a weight of 0 for the other. */
+/* Scales columns [first, first + n) of one row across. When enlarging, a pixel has two sources, or one at the edges, with a
+ * weight of 0 for the other. */
 static void scale_across(const eni_scaling *s, const uint8_t *row, ptrdiff_t step, int first, int n,
                          uint8_t *out)
 {
@@ -328,7 +328,7 @@ static void scale_across(const eni_scaling *s, const uint8_t *row, ptrdiff_t ste
     }
 }
 
-/* One row of `n` from `taps` rows that lie n apart; larger images have two. */
+/* Scales one row of `n` from `taps` rows, n apart; two when enlarging. */
 ENI_MULTIVERSION static void scale_down(const uint8_t *restrict rows, const int32_t *weight, int taps, int n,
                                         uint8_t *restrict out)
 {
@@ -378,7 +378,7 @@ static void put_scaled(const eni_pixels *p, const uint8_t *image, const eni_crop
 void eni_pixels_write(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, float *out)
 {
     const eni_image_layout *stored = &p->stored;
-    if (stored->channels > ENI_CHANNELS) { /* features: one table, and nothing moves */
+    if (stored->channels > ENI_CHANNELS) { /* features: one table, without moving pixels */
         const size_t n = (size_t)stored->height * (size_t)stored->width * (size_t)stored->channels;
         for (size_t k = 0; k < n; k++)
             out[k] = p->table[0][image[k]];

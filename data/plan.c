@@ -1,4 +1,4 @@
-/* plan.c - which samples a run applies, and which sample stands where; see plan.h. */
+/* plan.c - which samples a run applies, and the sample at each position; see plan.h. */
 #include "data/plan.h"
 
 #include "core/log.h"
@@ -19,24 +19,24 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 static en_status check_options(const eni_plan_options *o)
 {
     if (o->train_samples == 0 || o->train_samples > UINT32_MAX)
-        return eni_fail(EN_EINVAL, "plan", "%llu training samples, expected 1 to 4294967295",
+        return eni_fail(EN_EINVAL, "plan", "%llu training samples; expected 1 to 4294967295",
                         (unsigned long long)o->train_samples);
     if (o->world == 0 || o->batch == 0)
         return eni_fail(EN_EINVAL, "plan",
                         "%llu workers with batches of %llu samples: both must be at least 1",
                         (unsigned long long)o->world, (unsigned long long)o->batch);
     if (o->epochs == 0 && o->steps == 0 && o->max_samples == 0)
-        return eni_fail(EN_EINVAL, "plan", "the run has no end: give --epochs, --steps or --max-samples");
+        return eni_fail(EN_EINVAL, "plan", "the run has no limit: give --epochs, --steps or --max-samples");
     return EN_OK;
 }
 
-/* The edges of the epochs, from N, W and B. */
+/* Plans the edges of the epochs from N, W and B. */
 static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
 {
     *p = (eni_plan){.train_samples = o->train_samples, .world = o->world, .batch = o->batch};
     if (__builtin_mul_overflow(o->world, o->batch, &p->global_batch))
         return eni_fail(EN_EINVAL, "plan",
-                        "%llu workers with batches of %llu samples: the product does not fit 64 bits",
+                        "%llu workers with batches of %llu samples: the product exceeds 64 bits",
                         (unsigned long long)o->world, (unsigned long long)o->batch);
     if (o->drop_last) p->dropped_per_epoch = o->train_samples % p->global_batch;
     p->epoch_samples = o->train_samples - p->dropped_per_epoch;
@@ -44,12 +44,12 @@ static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
     if (p->epoch_steps > 0) return EN_OK;
     return eni_fail(EN_EINVAL, "plan",
                     "%llu training samples do not fill one global batch of %llu (%llu worker%s x %llu), and "
-                    "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
+                    "--drop-last skips partial ones: take smaller batches or omit --drop-last",
                     (unsigned long long)o->train_samples, (unsigned long long)p->global_batch,
                     (unsigned long long)o->world, o->world == 1 ? "" : "s", (unsigned long long)o->batch);
 }
 
-/* Samples of the first `steps` steps, UINT64_MAX if they do not fit. */
+/* Samples of the first `steps` steps; UINT64_MAX on overflow. */
 static uint64_t samples_of_steps(const eni_plan *p, uint64_t steps)
 {
     uint64_t whole;
@@ -58,7 +58,7 @@ static uint64_t samples_of_steps(const eni_plan *p, uint64_t steps)
     return whole > UINT64_MAX - rest ? UINT64_MAX : whole + rest;
 }
 
-/* Steps that `samples` samples need; the last may be ragged. */
+/* Steps for `samples` samples; the last may be ragged. */
 static uint64_t steps_of_samples(const eni_plan *p, uint64_t samples)
 {
     return samples / p->epoch_samples * p->epoch_steps +
@@ -78,20 +78,19 @@ en_status eni_plan_make(const eni_plan_options *options, eni_plan *plan_out)
     uint64_t by_samples = options->max_samples > 0 ? options->max_samples : UINT64_MAX;
     p.samples = min_u64(by_epochs, min_u64(by_steps, by_samples));
     if (p.samples > (UINT64_C(1) << 62))
-        return eni_fail(EN_EINVAL, "plan", "the budget is over 2^62 samples: lower --epochs or --steps");
+        return eni_fail(EN_EINVAL, "plan", "the budget exceeds 2^62 samples: lower --epochs or --steps");
     if (options->drop_last) {
         p.dropped_at_end = p.samples % p.epoch_samples % p.global_batch;
         p.samples -= p.dropped_at_end;
         if (p.samples == 0)
-            return eni_fail(
-                EN_EINVAL, "plan",
-                "--max-samples %llu is less than one global batch of %llu, and --drop-last leaves out "
-                "what does not fill one: raise it or leave --drop-last away",
-                (unsigned long long)options->max_samples, (unsigned long long)p.global_batch);
+            return eni_fail(EN_EINVAL, "plan",
+                            "--max-samples %llu is less than one global batch of %llu, and --drop-last skips "
+                            "partial ones: raise it or omit --drop-last",
+                            (unsigned long long)options->max_samples, (unsigned long long)p.global_batch);
     }
     p.steps = steps_of_samples(&p, p.samples);
     if (__builtin_mul_overflow(p.steps, p.world, &p.micro_batches))
-        return eni_fail(EN_EINVAL, "plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget",
+        return eni_fail(EN_EINVAL, "plan", "%llu steps of %llu workers exceed 64 bits: lower the budget",
                         (unsigned long long)p.steps, (unsigned long long)p.world);
     *plan_out = p;
     return EN_OK;
@@ -124,7 +123,7 @@ en_status eni_plan_micro(const eni_plan *plan, uint64_t m, eni_micro *micro_out)
     return EN_OK;
 }
 
-/* Epochs begin at multiples of epoch_steps, so the rest divides by W*B. */
+/* Epochs begin at multiples of epoch_steps, so the rest is a multiple of W*B. */
 en_status eni_plan_step_at(const eni_plan *plan, uint64_t samples, uint64_t *step_out)
 {
     if (samples > plan->samples) return EN_ENOENT;
@@ -152,7 +151,7 @@ struct eni_sampler {
     uint64_t count;
     uint64_t seed;
     eni_order kind;
-    uint64_t epoch;  /* that `order` holds; NO_EPOCH: none yet */
+    uint64_t epoch;  /* the epoch in `order`; NO_EPOCH: none yet */
     uint32_t *order; /* (count): the sample at each position */
 };
 
@@ -204,7 +203,7 @@ void eni_sampler_indices(eni_sampler *sampler, const eni_micro *micro, uint32_t 
         indices_out[i] = sampler->order[micro->position + i * micro->stride];
 }
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are hashed as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are hashed in memory order");
 
 en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, eni_order order,
                                    char hex_out[ENI_DIGEST_HEX])

@@ -1,11 +1,11 @@
-/* synthetic.c - made-up sets: for the toy model, and for trying things where no real set is installed. */
+/* synthetic.c - synthetic sets: for the toy model, and for trials without an installed set. */
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
 #include "data/dataset_make.h"
 
-/* As the stream of a number: what is drawn. */
+/* Stream numbers, by what is drawn. */
 enum { DRAW_PROTOTYPE, DRAW_TRAIN, DRAW_TEST, DRAW_MATRIX };
 
 enum { TRAIN_COUNT = 10000, TEST_COUNT = 2000, MAX_SAMPLE = 1 << 22 };
@@ -15,16 +15,16 @@ static eni_rng_key stream(uint64_t seed, int draw)
     return (eni_rng_key){.seed = seed, .purpose = ENI_RNG_SYNTHETIC, .step = (uint64_t)draw};
 }
 
-/* A multiple of 2^-12 in [-1, 1): sums of products of a few are exact in float on every machine. */
+/* A multiple of 2^-12 in [-1, 1): sums of a few products are exact in float on every machine. */
 static float exact_unit(const eni_rng_key *key, uint64_t index)
 {
     return (float)((int)(eni_rng_u64(key, index) >> 51) - 4096) / 4096.0f;
 }
 
-/* The samples in memory: those to train on from number 0, then those held out, the last of the set. */
+/* The numbers of the samples in memory: training samples from 0, then the holdout at the end of the set. */
 typedef struct sample_numbers {
-    uint64_t first; /* so many of the first kind */
-    uint64_t held;  /* number of the first one of the second */
+    uint64_t first; /* how many training samples */
+    uint64_t held;  /* number of the first held-out sample */
 } sample_numbers;
 
 static uint64_t number_of(const sample_numbers *numbers, uint64_t i)
@@ -79,14 +79,15 @@ static en_status check_want(const eni_data_want *want)
     int64_t size = (int64_t)want->height * want->width;
     if (want->height <= 0 || want->width <= 0 || want->channels <= 0 || size > MAX_SAMPLE ||
         size * want->channels > MAX_SAMPLE)
-        return eni_fail(EN_EINVAL, "synthetic",
-                        "samples of %d x %d x %d cannot be made: each side at least 1, at most %d values",
-                        want->height, want->width, want->channels, MAX_SAMPLE);
+        return eni_fail(
+            EN_EINVAL, "synthetic",
+            "cannot make samples of %d x %d x %d: each side must be at least 1, with at most %d values",
+            want->height, want->width, want->channels, MAX_SAMPLE);
     if ((want->classes > 0) != (want->targets > 0) && want->classes >= 0 && want->classes <= 256)
         return EN_OK;
     return eni_fail(EN_EINVAL, "synthetic",
-                    "%d classes and %d targets: one of them must be 0, classes at most 256", want->classes,
-                    want->targets);
+                    "%d classes and %d targets: one of them must be 0, and classes at most 256",
+                    want->classes, want->targets);
 }
 
 uint64_t eni_dataset_made_size(const eni_data_options *options)

@@ -1,4 +1,4 @@
-/* branches.c - a network of one's own that branches: two readers of an output, and a sum (docs/models.md).
+/* branches.c - a custom network with branches: two readers of an output, and a sum (docs/models.md).
  *
  *     cc -shared -fPIC -I../include branches.c -o branches.so
  *     entrain run -n 2 --strategy=ring --model=./branches.so:width=8 */

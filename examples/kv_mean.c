@@ -1,10 +1,10 @@
-/* kv_mean.c - two programs, each with data of its own, fit one line y = slope x + offset through psd.
+/* kv_mean.c - two programs, each with its own data, fit one line y = slope x + offset through psd.
  *
  *     entrain psd --world-size=2 --strategy=ps-sync &
  *     ./kv_mean 0 & ./kv_mean 1                 (RANK [SERVER [STRATEGY]])
  *
- * Rank 0 has seen the left half of the line only, rank 1 the right half. The store averages their gradients
- * and steps, so both end with the same line. With ps-async in place of ps-sync nobody waits for the other. */
+ * Rank 0 has points of the left half of the line only, rank 1 of the right half. The store averages their gradients
+ * and steps, so both end with the same line. With ps-async in place of ps-sync neither waits for the other. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     point points[POINTS];
     en_client *client;
     en_status status = en_client_open(&options, &client);
-    if (status != EN_OK) return 1; /* the library has said why */
+    if (status != EN_OK) return 1; /* the library has logged why */
     measure(options.rank, points);
     const float *weights = en_client_param(client, 0);
     for (int step = 0; step < STEPS && status == EN_OK; step++) {

@@ -1,9 +1,9 @@
-/* localsgd.c - ranks train alone, and every `period` steps their weights are averaged (local SGD).
+/* localsgd.c - ranks train independently, and every `period` steps their weights are averaged (local SGD).
  *
  *     cc -shared -fPIC -I../include localsgd.c -o localsgd.so
  *     entrain run -n 2 --strategy=./localsgd.so:period=8
  *
- * A complete strategy in one file: one option, one exchange, and what the paper promises. */
+ * A complete strategy in one file: one option, one exchange, and the paper's promises. */
 #include "entrain/strategy.h"
 
 /* Plain data, no pointers: the host allocates it, zeroed, and puts it in checkpoints. */
@@ -29,7 +29,7 @@ static en_status localsgd_open(en_host *host, void *state)
     return EN_OK;
 }
 
-/* The bucket's gradient is complete: step alone, and start the averaging if it is time. */
+/* The bucket's gradient is complete: step locally, and start the averaging if it is due. */
 static en_status localsgd_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const localsgd *self = state;
@@ -42,7 +42,7 @@ static en_status localsgd_submit(en_host *host, void *state, const en_bucket *bu
 
 /* There is no finish: its default waits for req[0], and a request that was not started is 0, done. */
 
-/* Between two averagings no rank has the model of the paper: it is the mean of all. */
+/* Between two averagings no rank has the paper's model, which is the mean of all ranks. */
 static int localsgd_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)host;

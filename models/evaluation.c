@@ -1,4 +1,4 @@
-/* evaluation.c - batches through a forward context, counted in order; on a GPU two buffers take turns. */
+/* evaluation.c - runs batches through a forward context, accumulating in order; on a GPU two buffers alternate. */
 #include "models/evaluation.h"
 
 #include <string.h>
@@ -10,10 +10,10 @@
 #include "core/try.h"
 
 enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
-enum { TIMEOUT_S = 60, TIMEOUT_AT_CLOSE_S = 2 }; /* with a run that may be over */
+enum { TIMEOUT_S = 60, TIMEOUT_AT_CLOSE_S = 2 }; /* at close, when the run may be over */
 
 struct eni_evaluation {
-    en_model *model; /* borrowed, as what `device` holds */
+    en_model *model; /* borrowed, like the contents of `device` */
     const en_schema *schema;
     eni_device device;
     eni_set set;
@@ -23,9 +23,9 @@ struct eni_evaluation {
     unsigned char *host;  /* (nslots) slots */
     unsigned char *batch; /* device memory of x and target; `host` on host devices */
     float *param;         /* device memory for the weights, then the state, or NULL */
-    en_event *event;      /* behind the batch that is under way; NULL on host devices */
+    en_event *event;      /* after the batch in progress; NULL on host devices */
     bool has_event;
-    unsigned char *pending; /* its slot, or NULL: none is under way */
+    unsigned char *pending; /* the slot of the batch in progress, or NULL */
     uint64_t pending_first, pending_n;
 };
 
@@ -36,8 +36,8 @@ static en_status ask_alive(const eni_set *set)
     return set->alive != NULL ? set->alive(set->alive_user) : EN_OK;
 }
 
-/* Until the device has come to the event; `asks` whether the run is alive meanwhile. en_device.sync would
- * wait for the other streams as well, and would not ask. */
+/* Waits until the device has reached the event; `asks`: and asks meanwhile whether the run is alive. en_device.sync
+ * would wait for the other streams as well, and would not ask. */
 static en_status await(const eni_evaluation *e, bool asks)
 {
     const struct timespec nap = {0, NAP_NS};
@@ -50,7 +50,7 @@ static en_status await(const eni_evaluation *e, bool asks)
         if (asks) EN_TRY(ask_alive(&e->set));
         if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline)
             return eni_fail(EN_ETIMEOUT, "evaluate",
-                            "the GPU has not done a batch of %llu samples within %d s",
+                            "the GPU did not finish a batch of %llu samples within %d s",
                             (unsigned long long)e->set.batch, seconds);
         if (asks && e->set.timeout_ns > 0 && eni_now_ns() - begin > e->set.timeout_ns) {
             e->set.tell(e->set.alive_user, "a batch of the evaluation");
@@ -81,7 +81,7 @@ static en_status take_host(eni_evaluation *e)
         __builtin_mul_overflow(set->batch, set->target_bytes, &target_bytes) ||
         __builtin_add_overflow(x_bytes, target_bytes, &total) || total > UINT64_MAX / 4)
         return eni_fail(EN_ENOMEM, "evaluate",
-                        "batches of %llu samples do not fit; give a smaller --eval-batch-size",
+                        "batches of %llu samples do not fit into memory; give a smaller --eval-batch-size",
                         (unsigned long long)set->batch);
     e->target_at = eni_round_up(x_bytes, align);
     e->pair_at = e->target_at + eni_round_up(target_bytes, align);
@@ -128,7 +128,7 @@ en_status eni_evaluation_open(en_model *model, const eni_set *set, bool takes_ho
     return st;
 }
 
-/* What a GPU that hangs may still read is left to it. */
+/* Memory that a hung GPU may still read is not freed. */
 void eni_evaluation_close(eni_evaluation *e)
 {
     if (e == NULL) return;
@@ -146,7 +146,7 @@ void eni_evaluation_close(eni_evaluation *e)
 
 /* ---- evaluating -------------------------------------------------------------------------------------- */
 
-/* Host memory that is not registered goes through the slots, a piece at a time. */
+/* Copies unregistered host memory through the slots, a piece at a time. */
 static en_status bring(eni_evaluation *e, float *to, const float *from, uint64_t count)
 {
     const en_device *ops = e->device.ops;
@@ -184,7 +184,7 @@ static en_status enqueue(eni_evaluation *e, const float *param, const float *sta
     return EN_OK;
 }
 
-/* Waits for the batch that is under way and adds it up. */
+/* Waits for the batch in progress and adds it to the sum. */
 static en_status collect(eni_evaluation *e, eni_set_score *sum)
 {
     if (e->pending == NULL) return EN_OK;

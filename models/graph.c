@@ -1,5 +1,5 @@
-/* graph.c - what a builder or a list of layers adds becomes the nodes and tensors of a schema; each is checked
- * as it comes. */
+/* graph.c - turns the calls of a builder, or a list of layers, into the nodes and tensors of a schema, checking each as it
+ * comes. */
 #include "models/graph.h"
 
 #include <math.h>
@@ -20,22 +20,22 @@ enum {
     MAX_SIDE = 1 << 20,
     UNKNOWN_SIDE = 32
 };
-enum { FIRST_NODES = 16, WEIGHTS = 2, BUFFERS = 3 }; /* room at first; tensors of a node at most */
+enum { FIRST_NODES = 16, WEIGHTS = 2, BUFFERS = 3 }; /* initial capacity; most tensors of a node */
 
-/* Texts that a builder made, chained so that they go with the graph. */
+/* Texts made by a builder, chained to be freed with the graph. */
 typedef struct text {
     struct text *before;
     char content[];
 } text;
 
 typedef struct graph {
-    en_graph calls; /* what a builder gets; first, so that it is the graph */
+    en_graph calls; /* the builder's view; first, so that it points to the graph */
     const en_network *network;
     en_schema *schema;
     const eni_options *options;
     text *texts;
-    uint32_t *readers; /* (MAX_NODES) of each node's output */
-    en_status status;  /* of the first call that failed */
+    uint32_t *readers; /* (MAX_NODES) readers of each node's output */
+    en_status status;  /* of the first failed call */
 } graph;
 
 static graph *graph_of(const en_graph *calls)
@@ -45,7 +45,7 @@ static graph *graph_of(const en_graph *calls)
 
 /* ---- refusing ---------------------------------------------------------------------------------------- */
 
-/* The first refusal is logged, as "network NAME: .."; what follows from it is not. */
+/* Logs the first refusal as "network NAME: .."; those that follow from it are not logged. */
 __attribute__((format(printf, 2, 3))) static en_at graph_refuse(en_graph *calls, const char *format, ...)
 {
     graph *g = graph_of(calls);
@@ -58,7 +58,7 @@ __attribute__((format(printf, 2, 3))) static en_at graph_refuse(en_graph *calls,
     return -1;
 }
 
-/* The end of a check that refuses: `return refuse(g, ..);` is false. */
+/* Refuses and yields false: `return refuse(g, ..);` */
 #define refuse(g, ...) (graph_refuse(&(g)->calls, __VA_ARGS__), false)
 
 static void no_memory(graph *g)
@@ -97,7 +97,7 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
     schema->nstate += eni_round_up(count, ENI_LINE_FLOATS);
 }
 
-/* As en_op_stats lays them out (op.h). */
+/* In the layout of en_op_stats (op.h). */
 static void add_statistics(en_schema *schema, const en_node *node)
 {
     const uint64_t channels = (uint64_t)node->op.channels;
@@ -144,7 +144,7 @@ static bool has_two_inputs(const en_op *op)
     return op->kind == EN_OP_ADD || op->flags & EN_OP_FUSE_ADD;
 }
 
-/* Where its inputs come from. */
+/* Checks the nodes that it reads. */
 static bool inputs_fit(graph *g, const char *what, const en_op *op, en_at x, en_at x2)
 {
     const en_schema *schema = g->schema;
@@ -152,18 +152,18 @@ static bool inputs_fit(graph *g, const char *what, const en_op *op, en_at x, en_
     if (x < 0 || x >= n || x2 < -1 || x2 >= n)
         return refuse(
             g,
-            "%s reads node %d; the nodes so far are 0 (the batch) to %d: pass on what a call of this "
+            "%s reads node %d; existing nodes are 0 (the batch) to %d: pass a value that a call of this "
             "graph returned",
             what, x < 0 || x >= n ? x : x2, n - 1);
     if (has_two_inputs(op) != (x2 >= 0))
-        return refuse(g, "%s has %d inputs and takes %d", what, x2 >= 0 ? 2 : 1, has_two_inputs(op) ? 2 : 1);
+        return refuse(g, "%s has %d inputs; expected %d", what, x2 >= 0 ? 2 : 1, has_two_inputs(op) ? 2 : 1);
     if (schema->nnodes > 1 && eni_op_is_loss(schema->nodes[n - 1].op.kind))
-        return refuse(g, "%s comes behind %s; a loss is the last node, and there is one", what,
+        return refuse(g, "%s follows %s; a network has one loss, its last node", what,
                       eni_op_name(schema->nodes[n - 1].op.kind));
     return true;
 }
 
-/* What the device contract does not check: sizes whose product could overflow, and names. */
+/* Checks what the device contract does not: sizes whose product could overflow, and names. */
 static bool is_sensible(graph *g, const char *what, const char *name, const en_op *op)
 {
     const bool is_norm = op->kind == EN_OP_BATCHNORM;
@@ -171,23 +171,24 @@ static bool is_sensible(graph *g, const char *what, const char *name, const en_o
         EN_MAX_TENSOR_NAME - (long)(is_norm ? sizeof ".num_batches_tracked" : sizeof ".weight");
     if (op->kind < 1 || op->kind >= EN_OP_KINDS || op->kind == EN_OP_CAST ||
         op->flags & ~en_op_flags(op->kind))
-        return refuse(g, "%s: there is no such operation (kind %u, flags %u)", what, op->kind, op->flags);
+        return refuse(g, "%s: unknown operation (kind %u, flags %u)", what, op->kind, op->flags);
     if (op->kind != EN_OP_CONV2D && op->kind != EN_OP_LINEAR && !is_norm) return true; /* no weights */
     if (name == NULL || name[0] == '\0') return refuse(g, "%s has weights but no name", what);
     if ((long)strlen(name) > longest || !eni_is_text(name))
-        return refuse(g, "the name of %s is no plain text of at most %ld bytes", what, longest);
+        return refuse(g, "the name of %s is invalid; expected plain text of at most %ld bytes", what,
+                      longest);
     if (strchr(name, '/') != NULL && (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0))
         return refuse(g,
-                      "the name of %s may be one of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
-                      "give it another, or one without a slash",
+                      "the name of %s clashes with a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
+                      "choose another, or one without a slash",
                       what);
     if (op->channels < 1 || op->channels > MAX_CHANNELS || op->kernel_h > MAX_KERNEL ||
         op->kernel_w > MAX_KERNEL)
-        return refuse(g, "%s has %lld channels and kernel %lld; at least 1, at most %d and %d", what,
+        return refuse(g, "%s has %lld channels and kernel %lld; expected at least 1, at most %d and %d", what,
                       (long long)op->channels, (long long)op->kernel_h, MAX_CHANNELS, MAX_KERNEL);
     if (is_norm && !(op->flags & EN_OP_BIAS && op->eps > 0 && op->momentum >= 0 && op->momentum <= 1))
-        return refuse(g, "%s: eps %g, momentum %g, flags %u; eps > 0, momentum 0 to 1, and a bias", what,
-                      (double)op->eps, (double)op->momentum, op->flags);
+        return refuse(g, "%s: eps %g, momentum %g, flags %u; expected eps > 0, momentum 0 to 1, and a bias",
+                      what, (double)op->eps, (double)op->momentum, op->flags);
     return true;
 }
 
@@ -197,20 +198,20 @@ static bool extents_fit(graph *g, const char *what, en_node *node)
     const en_op *op = &node->op;
     const bool is_odd = op->stride_h < 1 || op->stride_w < 1 || op->pad_h < 0 || op->pad_w < 0;
     if (en_op_output(op, &node->y) != EN_OK)
-        return refuse(g, "%s does not take an input of (%lld, %lld, %lld)%s", what, (long long)x.h,
+        return refuse(g, "%s cannot take an input of (%lld, %lld, %lld)%s", what, (long long)x.h,
                       (long long)x.w, (long long)x.c,
                       op->kernel_h <= 0 ? ""
-                      : is_odd          ? "; a stride is at least 1, and padding at least 0"
+                      : is_odd          ? "; a stride must be at least 1, padding at least 0"
                                         : "; its window is larger than the image: give larger images");
     const en_extent *x2 = node->x2 >= 0 ? &g->schema->nodes[node->x2].y : &x;
     if (x2->h != x.h || x2->w != x.w || x2->c != x.c)
-        return refuse(g, "%s adds (%lld, %lld, %lld) to (%lld, %lld, %lld); both must be alike", what,
+        return refuse(g, "%s adds (%lld, %lld, %lld) to (%lld, %lld, %lld); shapes must be equal", what,
                       (long long)x2->h, (long long)x2->w, (long long)x2->c, (long long)x.h, (long long)x.w,
                       (long long)x.c);
     return true;
 }
 
-/* Twice as many elements as `n`; the first n are kept. */
+/* Doubles the array of `n` elements, keeping them. */
 static bool grow(graph *g, void **array, size_t n, size_t size)
 {
     void *larger = eni_alloc_array(2 * n, size);
@@ -224,13 +225,13 @@ static bool grow(graph *g, void **array, size_t n, size_t size)
     return true;
 }
 
-/* Room for one more node and its tensors. */
+/* Makes room for one more node and its tensors. */
 static bool has_room(graph *g)
 {
     en_schema *s = g->schema;
     const size_t n = s->nnodes;
     if (n >= MAX_NODES) return refuse(g, "more than %d nodes", MAX_NODES - 1);
-    if (n < FIRST_NODES || (n & (n - 1)) != 0) return true; /* there is, up to the next power of two */
+    if (n < FIRST_NODES || (n & (n - 1)) != 0) return true; /* capacity is the next power of two */
     return grow(g, (void **)&s->nodes, n, sizeof *s->nodes) &&
            grow(g, (void **)&s->tensors, WEIGHTS * n, sizeof *s->tensors) &&
            grow(g, (void **)&s->buffers, BUFFERS * n, sizeof *s->buffers);
@@ -262,7 +263,7 @@ static en_at graph_add(en_graph *calls, const char *name, const en_op *given, en
     return (en_at)schema->nnodes++;
 }
 
-/* ---- what else a builder asks ---- */
+/* ---- other calls of a builder ---- */
 
 static en_at graph_init(en_graph *calls, en_at at, uint32_t distribution)
 {
@@ -270,7 +271,7 @@ static en_at graph_init(en_graph *calls, en_at at, uint32_t distribution)
     if (g->status != EN_OK) return -1;
     const bool is_node = at > 0 && at < (en_at)g->schema->nnodes;
     if (!is_node || g->schema->nodes[at].ntensors == 0 || distribution > EN_INIT_ONE)
-        return graph_refuse(calls, "initial values %u for node %d, which has no weights or is none",
+        return graph_refuse(calls, "initial values %u for node %d, which does not exist or has no weights",
                             distribution, at);
     g->schema->tensors[g->schema->nodes[at].first].init = distribution;
     return at;
@@ -305,7 +306,7 @@ static en_extent graph_extent(const en_graph *calls, en_at at)
 static const eni_options *option_of(graph *g, const char *key, bool is_text)
 {
     if (eni_options_has(g->options, key, is_text)) return g->options;
-    graph_refuse(&g->calls, "it asks for its option %s, which it has not declared as a %s", key,
+    graph_refuse(&g->calls, "it reads option %s, which it does not declare as a %s", key,
                  is_text ? "text" : "number");
     return NULL;
 }
@@ -344,7 +345,7 @@ static en_at build_list(graph *g, en_at x)
     return x;
 }
 
-/* A loss ends it, every node leads there, and every tensor has a name of its own. */
+/* Checks that the network ends with a loss, every node leads there, and tensor names are unique. */
 static void check_whole(graph *g, en_at loss)
 {
     const en_schema *s = g->schema;
@@ -352,7 +353,7 @@ static void check_whole(graph *g, en_at loss)
     if (g->status != EN_OK) return;
     const en_at last = (en_at)s->nnodes - 1;
     if (loss != last || !eni_op_is_loss(s->nodes[last].op.kind))
-        graph_refuse(&g->calls, "it ends with %s; a loss ends it, and is what its builder returns",
+        graph_refuse(&g->calls, "it ends with %s; it must end with a loss, which its builder returns",
                      last > 0 ? eni_node_text(s, last, what) : "the batch");
     for (en_at i = 0; i < last; i++)
         if (g->readers[i] == 0)
@@ -361,10 +362,10 @@ static void check_whole(graph *g, en_at loss)
     for (uint32_t i = 0; i < s->ntensors; i++)
         for (uint32_t k = 0; k < i; k++)
             if (strcmp(s->tensors[i].name, s->tensors[k].name) == 0)
-                graph_refuse(&g->calls, "two tensors are called %s", s->tensors[i].name);
+                graph_refuse(&g->calls, "two tensors are named %s", s->tensors[i].name);
 }
 
-/* A side that the network leaves open is the data's. */
+/* A side that the network leaves open is taken from the data. */
 static int64_t side(int64_t own, int64_t data, int64_t unknown)
 {
     return own > 0 ? own : data > 0 ? data : unknown;
@@ -377,7 +378,8 @@ static bool has_input(graph *g, const en_data_shape *data)
                          side(own->c, data->channels, 1)};
     if (own->n != 1 || own->h < 0 || own->w < 0 || own->c < 0 || x.h > MAX_SIDE || x.w > MAX_SIDE ||
         x.c > MAX_CHANNELS)
-        return refuse(g, "an input of %lld samples of (%lld, %lld, %lld); one sample, sides up to %d",
+        return refuse(g,
+                      "an input of %lld samples of (%lld, %lld, %lld); expected one sample, sides up to %d",
                       (long long)own->n, (long long)x.h, (long long)x.w, (long long)x.c, MAX_SIDE);
     g->schema->input = x;
     g->schema->nodes[0] = (en_node){.y = x, .x = -1, .x2 = -1};
@@ -390,7 +392,7 @@ static void build(graph *g, const en_data_shape *data)
     const en_network *network = g->network;
     if (!has_input(g, data)) return;
     if ((network->layers == NULL) == (network->build == NULL)) {
-        graph_refuse(&g->calls, "it has %s of layers and build; give one",
+        graph_refuse(&g->calls, "it has %s of layers and build; set one",
                      network->build == NULL ? "neither" : "both");
         return;
     }
@@ -398,7 +400,7 @@ static void build(graph *g, const en_data_shape *data)
     const en_at loss = network->layers != NULL ? build_list(g, 0) : network->build(&g->calls, 0);
     eni_hook_leave_named();
     if (loss < 0 && g->status == EN_OK)
-        graph_refuse(&g->calls, "its builder returned %d and no call of it failed", loss);
+        graph_refuse(&g->calls, "its builder returned %d although no call failed; return the loss", loss);
     check_whole(g, loss);
 }
 

@@ -5,7 +5,7 @@
 
 #include "core/memory.h"
 
-/* The larger first; of equals the earlier, so that the plan is the same everywhere. */
+/* Largest first; equal sizes in order, so that the plan is the same everywhere. */
 static int by_size(const void *a, const void *b)
 {
     const eni_lifetime *x = *(eni_lifetime *const *)a, *y = *(eni_lifetime *const *)b;
@@ -19,7 +19,7 @@ static int live_together(const eni_lifetime *a, const eni_lifetime *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Inserts into the `n` values placed so far, which are in the order of their offsets. */
+/* Inserts into the `n` values placed so far, sorted by offset. */
 static void place(eni_lifetime **placed, uint32_t n, eni_lifetime *value, uint64_t align)
 {
     uint64_t at = 0;

@@ -1,8 +1,8 @@
-/* memory_plan.h - where the values of a step lie: each has a size and a first and a last use, and two that live
- * at the same time do not overlap.
+/* memory_plan.h - lays out the values of a step: each has a size and a lifetime from first to last use, and values with
+ * overlapping lifetimes do not overlap in memory.
  *
  * Greedy by size (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020): the
- * largest first, each into the lowest gap among those placed already that live with it. Pure arithmetic. */
+ * largest first, each into the lowest gap among the placed values whose lifetimes overlap its own. Pure arithmetic. */
 #ifndef MODELS_MEMORY_PLAN_H
 #define MODELS_MEMORY_PLAN_H
 
@@ -11,12 +11,12 @@
 #include "entrain/status.h"
 
 typedef struct eni_lifetime {
-    uint64_t bytes;      /* 0: takes no place, offset 0 */
+    uint64_t bytes;      /* 0: takes no memory, offset 0 */
     int32_t first, last; /* uses, in the order of calls; both included */
     uint64_t offset;     /* out: from the start of the memory, a multiple of `align` */
 } eni_lifetime;
 
-/* Places all `n` and gives the bytes of memory that they take together. EN_ENOMEM. */
+/* Places all `n` values; *bytes_out is their total memory. EN_ENOMEM. */
 en_status eni_memory_plan(eni_lifetime *values, uint32_t n, uint64_t align, uint64_t *bytes_out);
 
 #endif

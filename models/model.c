@@ -16,9 +16,9 @@
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
-/* A batch from its forward to its backward. */
+/* A batch in flight, from its forward to its backward. */
 typedef struct in_flight {
-    const eni_prepared *size; /* of the last forward or evaluate, or NULL */
+    const eni_prepared *size; /* size of the last forward or evaluate, or NULL */
     const eni_step_node
         *nodes; /* (schema->nnodes) of that size, and of this batch where several are in flight */
     en_batch batch;
@@ -28,16 +28,16 @@ struct en_model {
     const en_schema *schema; /* borrowed, as the two below; outlive us */
     const en_device *device;
     en_ctx *ctx;
-    en_model_options options; /* whole: no default is left open */
+    en_model_options options; /* with all defaults resolved */
     eni_part part;
-    float *pair; /* for en_model_result: whole pages; registered where the device has its own memory */
-    eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 where none is */
+    float *pair; /* for en_model_result: whole pages; registered if the device has its own memory */
+    eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 if unused */
     uint64_t uses;
     in_flight *batches; /* (options.in_flight) */
     uint32_t turn;
 };
 
-/* A reader never touches what lies beyond the size that the writer stated. */
+/* Never reads beyond the size that the writer stated. */
 static en_status options_read(const en_schema *schema, const en_model_options *given,
                               en_model_options *options_out)
 {
@@ -48,7 +48,7 @@ static en_status options_read(const en_schema *schema, const en_model_options *g
     if (o.first == 0 && o.end == 0) o.end = schema->nnodes;
     if (o.dtype != EN_F32 && o.dtype != EN_BF16 && o.dtype != EN_F16)
         return eni_fail(EN_EINVAL, "model",
-                        "activations of type %u; a model computes in float32, bfloat16 or float16", o.dtype);
+                        "unknown activation type %u; expected float32, bfloat16 or float16", o.dtype);
     *options_out = o;
     return EN_OK;
 }
@@ -70,7 +70,7 @@ en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx 
     EN_TRY(options_read(schema, options, &o));
     EN_TRY(eni_split_part(schema, o.first, o.end, &part));
     if (o.input != (uint32_t)part.input)
-        return eni_fail(EN_EINVAL, "model", "%s: node %u as what enters nodes %u to %u; node %d does",
+        return eni_fail(EN_EINVAL, "model", "%s: input node %u given for nodes %u to %u; expected node %d",
                         schema->network->name, o.input, o.first, o.end, part.input);
     en_model *model = eni_alloc(sizeof *model);
     if (model == NULL) return EN_ENOMEM;
@@ -105,7 +105,7 @@ static in_flight *current(const en_model *model)
 en_status en_model_turn(en_model *model, uint32_t turn)
 {
     if (turn >= model->options.in_flight)
-        return eni_fail(EN_EINVAL, "model", "%s: batch %u of a model that keeps %u in flight",
+        return eni_fail(EN_EINVAL, "model", "%s: no batch %u; the model keeps %u in flight",
                         model->schema->network->name, turn, model->options.in_flight);
     model->turn = turn;
     return EN_OK;
@@ -113,7 +113,7 @@ en_status en_model_turn(en_model *model, uint32_t turn)
 
 /* ---- batch sizes ------------------------------------------------------------------------------------- */
 
-/* The prepared size, or NULL. */
+/* Finds a prepared size, or returns NULL. */
 static eni_prepared *size_find(en_model *model, int64_t n, int mode)
 {
     for (int i = 0; i < EN_MODEL_SIZES; i++)
@@ -121,7 +121,7 @@ static eni_prepared *size_find(en_model *model, int64_t n, int mode)
     return NULL;
 }
 
-/* An unused place, or that of the size that was not used for the longest time; NULL: all are to be kept. */
+/* An unused entry, or the least recently used one; NULL if all are kept. */
 static eni_prepared *size_oldest(en_model *model)
 {
     eni_prepared *oldest = NULL;
@@ -135,14 +135,14 @@ static eni_prepared *size_oldest(en_model *model)
 static en_status size_of(en_model *model, int64_t n, int mode, eni_prepared **size_out)
 {
     if (n < 1 || (mode != EN_MODEL_TRAIN && mode != EN_MODEL_EVALUATE))
-        return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples in mode %d",
+        return eni_fail(EN_EINVAL, "model", "%s: invalid batch of %lld samples in mode %d",
                         model->schema->network->name, (long long)n, mode);
     eni_prepared *size = size_find(model, n, mode);
     if (size == NULL) {
         size = size_oldest(model);
         if (size == NULL)
             return eni_fail(EN_EINVAL, "model",
-                            "%s: a batch of %lld samples: all %d sizes that a model has are to be kept",
+                            "%s: no room to prepare batches of %lld samples: all %d sizes are kept",
                             model->schema->network->name, (long long)n, EN_MODEL_SIZES);
         for (uint32_t i = 0; i < model->options.in_flight; i++)
             if (model->batches[i].size == size) model->batches[i].size = NULL;
@@ -164,13 +164,13 @@ en_status en_model_prepare(en_model *model, int64_t n, int mode)
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
-/* Where a tensor begins in the part's own range of a flat vector. */
+/* Where a tensor begins in the part's range of a flat vector. */
 static uint64_t tensor_at(const en_model *model, uint32_t tensor)
 {
     return model->schema->tensors[tensor].offset - model->part.lo;
 }
 
-/* The weights of a node, and its statistics: NULL where it has none. */
+/* Sets the weights and the statistics of a node; NULL if it has none. */
 static void give_tensors(const en_model *model, const en_node *node, const float *param, float *state,
                          en_args *args)
 {
@@ -186,7 +186,7 @@ static en_status forward(en_model *model, const float *param, float *state, cons
     in_flight *now = current(model);
     const eni_step_node *nodes = size->nodes;
     if (size->in_flight > 1) nodes += (size_t)model->turn * size->nnodes;
-    now->size = NULL; /* nothing to go back from, should a node fail */
+    now->size = NULL; /* no backward if a node fails */
     for (uint32_t i = model->part.first; i < model->part.end; i++) {
         const eni_step_node *step = &nodes[i];
         const en_node *node = &model->schema->nodes[i];
@@ -219,14 +219,14 @@ en_status eni_model_forward_only(en_model *model, const float *param, const floa
     eni_prepared *size;
     EN_TRY(size_of(model, batch->n, EN_MODEL_EVALUATE, &size));
     if (model->part.state_hi > model->part.state_lo && state == NULL)
-        return eni_fail(EN_EBUG, "model", "%s: an evaluation without its running statistics",
+        return eni_fail(EN_EBUG, "model", "%s: evaluation without running statistics",
                         model->schema->network->name);
-    return forward(model, param, (float *)(uintptr_t)state, batch, size); /* which reads it only */
+    return forward(model, param, (float *)(uintptr_t)state, batch, size); /* only read */
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
 
-/* A finished contribution goes to the gradient of the input. */
+/* Adds a finished contribution to the gradient of the input. */
 static en_status join(const en_model *model, const eni_contribution *c)
 {
     if (c->join == ENI_JOIN_NONE) return EN_OK;
@@ -236,8 +236,8 @@ static en_status join(const en_model *model, const eni_contribution *c)
     return model->device->forward(c->add, &args);
 }
 
-/* One node: the weights' gradient, then the gradient of its input, which reads the weights; then nobody but
- * on_ready's caller needs either any more. */
+/* One node: the weights' gradient, then the gradient of its input, which reads the weights; afterwards only on_ready's
+ * caller uses either. */
 static en_status node_backward(const en_model *model, uint32_t at, const float *param, float *grad)
 {
     const in_flight *now = current(model);
@@ -286,17 +286,16 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
 static en_status after_forward(const en_model *model)
 {
     if (current(model)->size != NULL) return EN_OK;
-    return eni_fail(EN_EBUG, "model", "%s: a result without a forward before it",
-                    model->schema->network->name);
+    return eni_fail(EN_EBUG, "model", "%s: result without a forward before it", model->schema->network->name);
 }
 
-/* The loss of the last forward. */
+/* The last node of the last forward. */
 static en_status last_node(const en_model *model, const eni_step_node **node_out)
 {
     const uint32_t nnodes = model->schema->nnodes;
     EN_TRY(after_forward(model));
     if (model->part.end < nnodes)
-        return eni_fail(EN_EBUG, "model", "%s: a result of nodes %u to %u, which end in front of the loss",
+        return eni_fail(EN_EBUG, "model", "%s: nodes %u to %u have no result, since they end before the loss",
                         model->schema->network->name, model->part.first, model->part.end);
     *node_out = &current(model)->nodes[nnodes - 1];
     return EN_OK;

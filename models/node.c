@@ -1,4 +1,4 @@
-/* node.c - a node as an operation: its types, its names. */
+/* node.c - a node as an operation: its types and names. */
 #include "models/node.h"
 
 #include <stdio.h>
@@ -84,8 +84,8 @@ en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_
         if (op->kind != EN_OP_BATCHNORM || n * op->x.h * op->x.w != 1) continue;
         return eni_fail(
             EN_EINVAL, "model",
-            "%s: %s has one value a channel in a batch of %lld sample, which has no variance; give "
-            "--drop-last, or sizes (--batch-size, --micro-batches) that leave no single sample",
+            "%s: %s gets one value a channel from a batch of %lld sample, which has no variance; give "
+            "--drop-last, or sizes (--batch-size, --micro-batches) that never leave one sample",
             schema->network->name, eni_node_text(schema, (int32_t)i, what), (long long)n);
     }
     return EN_OK;

@@ -1,4 +1,4 @@
-/* node.h - a node of a schema as an operation of a device: the one place that translates. */
+/* node.h - translates nodes of a schema into operations of a device; the only place that does. */
 #ifndef MODELS_NODE_H
 #define MODELS_NODE_H
 
@@ -10,35 +10,35 @@
 /* The operation of `node` on a batch of n of type dtype; flags as in the network. */
 en_op eni_node_op(const en_node *node, int64_t n, uint32_t dtype);
 
-/* What makes a batch, which is float32, the first operation's input of another type. */
+/* The operation that converts a float32 batch to the first operation's input type. */
 en_op eni_cast_op(en_extent x, uint32_t dtype);
 
-/* The type of an operation's output: its dtype, but where op.h says float32. */
+/* The type of an operation's output: its dtype, except where op.h says float32. */
 uint32_t eni_op_y_dtype(const en_op *op);
 
-/* Whether it can be trained on batches of n: a batch normalisation of one value a channel has no variance. EN_EINVAL
+/* Whether it can be trained on batches of n: a batch normalisation with one value a channel has no variance. EN_EINVAL
  * names the node, the batch and the remedy. */
 en_status eni_schema_check_batch(const en_schema *schema, int64_t n);
 
 /* The same of nodes [first, end). */
 en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_t end, int64_t n);
 
-/* One that ends a network. */
+/* Whether an operation of this kind ends a network. */
 bool eni_op_is_loss(uint32_t kind);
 
-/* It moves no byte: flattening what has one channel or one pixel. */
+/* Whether it moves no byte: flattening a tensor of one channel or one pixel. */
 bool eni_op_is_view(const en_op *op);
 
-/* The node whose output that of node `at` is: itself but for views. */
+/* The node that owns the output of node `at`: itself, except for views. */
 int32_t eni_node_root(const en_schema *schema, int32_t at);
 
-/* Multiply-adds of its forward pass; 0 for what multiplies no weights. */
+/* Multiply-adds of its forward pass; 0 for operations without weights. */
 int64_t eni_op_multiply_adds(const en_op *op);
 
-/* "conv2d", "relu", ...; "unknown" for what this file does not know. */
+/* "conv2d", "relu", ...; "unknown" for other kinds. */
 const char *eni_op_name(uint32_t kind);
 
-/* "layer2.0.conv1 (conv2d)", "node 4 (flatten)", into text_out; returns it. */
+/* Formats "layer2.0.conv1 (conv2d)" or "node 4 (flatten)" into text_out and returns it. */
 enum { ENI_NODE_TEXT = EN_MAX_TENSOR_NAME + 32 };
 const char *eni_node_text(const en_schema *schema, int32_t at, char text_out[ENI_NODE_TEXT]);
 

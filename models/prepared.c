@@ -1,4 +1,4 @@
-/* prepared.c - plans the operations of a size, finds out when each value is live, and lays the values out. */
+/* prepared.c - plans the operations of a size, finds the lifetime of each value, and lays the values out. */
 #include "models/prepared.h"
 
 #include <stdbool.h>
@@ -10,17 +10,17 @@
 #include "models/memory_plan.h"
 #include "models/node.h"
 
-/* A value by its number among the lifetimes; NONE: there is none, or it is not ours (what enters). */
+/* A value's index among the lifetimes; NONE: no value, or not ours (the part's input). */
 enum { NONE = -1 };
 
-/* While a size is planned: which values a node has. Times: node i runs forward at i, backward at 2 nnodes - i;
- * at nnodes a part's neighbours come for its output, and bring the gradient of it. */
+/* A node's values while a size is planned. Times: node i runs forward at i, backward at 2 nnodes - i; at nnodes the
+ * neighbours of a part fetch its output, and deliver the gradient of it. */
 typedef struct plan_node {
     en_op op;     /* of this size */
-    int32_t root; /* the node whose output this one's is: itself but for views */
+    int32_t root; /* the node that owns this output: itself, except for views */
     int32_t y, saved;
     int32_t scratch[2];     /* of forward, of backward */
-    int32_t gradient;       /* of the output of this root; NONE: no contribution yet */
+    int32_t gradient;       /* of this root's output; NONE: no contribution yet */
     int32_t dx;             /* where backward writes its contribution */
     int32_t from[2], to[2]; /* of the joins */
     bool wants_gradient;    /* weights lie here or above */
@@ -31,7 +31,7 @@ typedef struct planning {
     const en_device *device;
     en_ctx *ctx;
     const en_model_options *options;
-    int32_t input, output; /* roots of what enters, and of the last node */
+    int32_t input, output; /* roots of the part's input, and of the last node */
     eni_prepared *p;
     plan_node *nodes; /* (nnodes) */
     eni_lifetime *values;
@@ -45,7 +45,7 @@ static bool is_train(const planning *g)
     return g->p->mode == EN_MODEL_TRAIN;
 }
 
-/* Whose output another part goes on with. */
+/* Whether another part reads this one's output. */
 static bool is_cut(const planning *g)
 {
     return g->options->end < g->schema->nnodes;
@@ -80,7 +80,7 @@ static en_extent sized(en_extent e, int64_t n, bool is_loss)
 
 /* ---- which operations -------------------------------------------------------------------------------- */
 
-/* Of a root: the type of its output. */
+/* The type of a root's output. */
 static uint32_t y_dtype(const planning *g, int32_t root)
 {
     return root == 0 ? g->options->dtype : eni_op_y_dtype(&g->nodes[root].op);
@@ -96,11 +96,11 @@ static en_status check_op(const planning *g, const en_op *op)
 {
     en_extent y;
     if (en_op_output(op, &y) == EN_OK) return EN_OK;
-    return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large", g->schema->network->name,
-                    (long long)g->p->n);
+    return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large to address",
+                    g->schema->network->name, (long long)g->p->n);
 }
 
-/* Plans one operation; its saved bytes and its scratch become values. */
+/* Plans one operation; its saved data and scratch become values. */
 static en_status plan_op(planning *g, int32_t at, en_op *op, en_plan **plan_out)
 {
     plan_node *node = &g->nodes[at];
@@ -116,7 +116,7 @@ static en_status plan_op(planning *g, int32_t at, en_op *op, en_plan **plan_out)
     return EN_OK;
 }
 
-/* The batch is float32: the first values of another type are made of it. */
+/* The batch is float32: converts it to the first values of another type. */
 static en_status plan_batch(planning *g)
 {
     plan_node *batch = &g->nodes[0];
@@ -128,7 +128,7 @@ static en_status plan_batch(planning *g)
     return EN_OK;
 }
 
-/* Of an earlier part's nodes it is only found out what their output is. */
+/* Nodes of an earlier part are planned only for the extent of their output. */
 static en_status plan_node_op(planning *g, int32_t at)
 {
     const en_node *from = &g->schema->nodes[at];
@@ -162,14 +162,14 @@ static void outputs_live(planning *g)
         if (from->x2 >= 0) value_is_live(g, g->nodes[g->nodes[from->x2].root].y, i);
         if (reads & EN_OP_READS_Y) value_is_live(g, node->y, backward_time(g, i));
     }
-    /* Loss and hits are fetched at any time. */
+    /* Loss and hits may be fetched at any time. */
     value_is_live(g, g->nodes[g->output].y, (int32_t)g->p->nnodes * (is_cut(g) ? 1 : 2));
 }
 
-/* ---- backward: where gradients come from and go ------------------------------------------------------ */
+/* ---- backward: the flow of gradients ----------------------------------------------------------------- */
 
-/* A contribution to the gradient of root `to`, which lies in the value `from` and is complete at `time`. Where
- * `is_free`, nobody else wants that memory any more. */
+/* A contribution to the gradient of root `to`, which lies in the value `from` and is complete at `time`. `is_free`: its
+ * memory has no other use. */
 static en_status contribute(planning *g, int32_t at, int which, int32_t to, int32_t from, bool is_free)
 {
     plan_node *root = &g->nodes[to];
@@ -197,14 +197,14 @@ static en_status contribute(planning *g, int32_t at, int which, int32_t to, int3
     return EN_OK;
 }
 
-/* It writes its contribution over the gradient of its output. */
+/* Whether it writes its contribution over the gradient of its output. */
 static bool is_in_place(const en_op *op)
 {
     return op->kind == EN_OP_RELU || op->kind == EN_OP_ADD ||
            (op->kind == EN_OP_BATCHNORM && !(op->flags & EN_OP_FUSE_ADD));
 }
 
-/* The contribution to x is what backward_data writes; that to x2 is dy, once it is masked. */
+/* The contribution to x is the output of backward_data; that to x2 is dy, once it is masked. */
 static en_status plan_backward(planning *g, int32_t at)
 {
     const en_node *from = &g->schema->nodes[at];
@@ -238,7 +238,7 @@ static void *address(const planning *g, uint32_t batch, int32_t value)
     return (unsigned char *)g->p->memory + batch * g->p->bytes + g->values[value].offset;
 }
 
-/* The nodes of a batch in flight: those of the first one, in memory of their own. */
+/* The nodes of a batch in flight: copies of the first one's, in memory of their own. */
 static void give_addresses(const planning *g, uint32_t batch)
 {
     eni_step_node *steps = g->p->nodes + (size_t)batch * g->p->nnodes;
@@ -263,7 +263,7 @@ static void give_addresses(const planning *g, uint32_t batch)
     if (g->input > 0) steps[g->input].dy = address(g, batch, g->nodes[g->input].gradient);
 }
 
-/* The most bytes that live at one time. */
+/* The most bytes live at one time. */
 static uint64_t most_live(const planning *g)
 {
     uint64_t most = 0;

@@ -1,5 +1,5 @@
-/* registry.c - the networks that are built in: a new one is a list of layers here, or a builder in a file of its
- * own, and a name in `networks`; and those that a user brings as a file. */
+/* registry.c - the built-in networks, and those from a file: a new one is a list of layers here, or a builder in a file of
+ * its own, and an entry in `networks`. */
 #include "models/registry.h"
 
 #include <stddef.h>
@@ -67,13 +67,13 @@ const en_network *eni_network_at(int index)
     return index >= 0 && index < NNETWORKS ? networks[index] : NULL;
 }
 
-/* ---- what a user named: one of these, or a network in a file ----------------------------------------- */
+/* ---- looking up a user's name ------------------------------------------------------------------------ */
 
 static en_status check(const char *path, const void *table)
 {
     const en_network *n = table;
     if (n->help != NULL) return EN_OK;
-    return eni_fail(EN_EINVAL, "plugin", "%s: network %s has no help; say in a line what it is", path,
+    return eni_fail(EN_EINVAL, "plugin", "%s: network %s has no help; describe it in one line", path,
                     n->name);
 }
 

@@ -1,4 +1,4 @@
-/* resnet.c - residual networks (He et al., CVPR'16), as torchvision has them: its names, its first values. */
+/* resnet.c - residual networks (He et al., CVPR'16) as in torchvision, with its names and initial values. */
 #include "models/registry.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static en_at build(en_graph *g, en_at x)
     const bool is_cifar = strcmp(g->text(g, "stem"), "cifar") == 0;
     const int64_t width = (int64_t)g->num(g, "width"), classes = (int64_t)g->num(g, "classes");
     if (!is_cifar && strcmp(g->text(g, "stem"), "imagenet") != 0)
-        return g->refuse(g, "stem=%s; give imagenet (7x7, stride 2, max pool) or cifar (3x3)",
+        return g->refuse(g, "invalid stem=%s; give imagenet (7x7, stride 2, max pool) or cifar (3x3)",
                          g->text(g, "stem"));
     x = is_cifar ? conv(g, x, "conv1", width, 3, 1) : conv(g, x, "conv1", width, 7, 2);
     x = en_batchnorm_relu(g, x, "bn1");

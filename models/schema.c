@@ -1,4 +1,4 @@
-/* schema.c - what follows from a network: its schema, and the first values of its tensors. */
+/* schema.c - builds a network's schema, and the initial values of its tensors. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "models/graph.h"
 #include "ops/ref/ref.h"
 
-/* What a loss compares; and its name with its options, equal on two ranks exactly if these are. */
+/* Sets the size of the loss's input, and the spec: two ranks' specs are equal exactly if name and options are. */
 static en_status conclude(en_schema *schema, const eni_options *options)
 {
     const char *canonical = eni_options_canonical(options);
@@ -52,10 +52,10 @@ void en_schema_fini(en_schema *schema)
     *schema = (en_schema){0};
 }
 
-/* ---- first values ---- */
+/* ---- initial values ---- */
 
-/* The quantile of the normal distribution: Wichura 1988, algorithm AS 241, PPND16, to 1e-16. 0 < p < 1. With our
- * own logarithm and the exact square root it is the same on every machine, which cos and sin of libm are not. */
+/* The quantile of the normal distribution: Wichura 1988, algorithm AS 241, PPND16, to 1e-16. 0 < p < 1. Uses our own
+ * logarithm and the exact square root, so it is the same on every machine, unlike libm's cos and sin. */
 static double polynomial(const double *c, double x)
 {
     double sum = c[7];
@@ -99,7 +99,7 @@ static double normal_quantile(double p)
 }
 
 /* kaiming_uniform(a) is uniform in +-sqrt(3) * gain / sqrt(fan_in), gain = sqrt(2 / (1 + a^2)) (He et al.,
- * ICCV'15); a = sqrt(5) leaves 1 / sqrt(fan_in), which PyTorch takes for the bias too. */
+ * ICCV'15); a = sqrt(5) gives 1 / sqrt(fan_in), which PyTorch uses for the bias too. */
 static double first_scale(const en_model_tensor *tensor)
 {
     return tensor->init == EN_INIT_NORMAL_FAN_OUT ? sqrt(2 / (double)tensor->fan_out)
@@ -113,7 +113,7 @@ static float first_value(const en_model_tensor *tensor, double scale, const eni_
     case EN_INIT_ONE: return 1;
     case EN_INIT_NORMAL_FAN_OUT: {
         const double p =
-            eni_rng_unit(key, i) + 0x1p-54; /* the middle of one of 2^53 steps, but for the last */
+            eni_rng_unit(key, i) + 0x1p-54; /* the middle of one of 2^53 steps, except the last */
         return (float)(normal_quantile(p < 1 ? p : 0x1.fffffffffffffp-1) * scale);
     }
     default: return (float)((2 * eni_rng_unit(key, i) - 1) * scale);

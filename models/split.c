@@ -1,4 +1,4 @@
-/* split.c - cuts: what crosses them, which of them balance best, and those that a user names. */
+/* split.c - finds legal cuts, balances them, and resolves cuts named by a user. */
 #include "models/split.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- cuts -------------------------------------------------------------------------------------------- */
 
-/* How many tensors cross a cut in front of node `at`, two standing for more; by the nodes that produce them. */
+/* Counts the tensors that cross a cut in front of node `at` (2: two or more), and names the nodes that produce them. */
 static int crossing(const en_schema *schema, uint32_t at, int32_t roots_out[2])
 {
     int n = 0;
@@ -30,7 +30,7 @@ static int crossing(const en_schema *schema, uint32_t at, int32_t roots_out[2])
     return n;
 }
 
-/* Of the nodes in front of `at`. */
+/* Counts the tensors of nodes in front of `at`. */
 static uint32_t tensors_before(const en_schema *schema, uint32_t at)
 {
     uint32_t n = 0;
@@ -54,7 +54,7 @@ en_status eni_split_part(const en_schema *schema, uint32_t first, uint32_t end, 
     if (!is_range || (first > 0 && !eni_split_is_legal(schema, first)) ||
         (end < schema->nnodes && !eni_split_is_legal(schema, end)) ||
         tensors_before(schema, first) == tensors_before(schema, end))
-        return eni_fail(EN_EINVAL, "split", "%s: nodes %u to %u of %u are no part that can stand alone",
+        return eni_fail(EN_EINVAL, "split", "%s: nodes %u to %u of %u cannot stand alone as a part",
                         schema->network->name, first, end, schema->nnodes);
     (void)crossing(schema, first, roots);
     eni_part part = {.first = first,
@@ -76,7 +76,7 @@ en_status eni_split_part(const en_schema *schema, uint32_t first, uint32_t end, 
     return EN_OK;
 }
 
-/* cuts: 0, the first nodes of stages 1, 2, ..; room for one more. */
+/* cuts: 0 and the first nodes of stages 1, 2, ..; with room for one more. */
 static en_status make_parts(const en_schema *schema, int nstages, uint32_t *cuts, eni_part *parts_out)
 {
     cuts[nstages] = schema->nnodes;
@@ -87,13 +87,13 @@ static en_status make_parts(const en_schema *schema, int nstages, uint32_t *cuts
 
 /* ---- balance ----------------------------------------------------------------------------------------- */
 
-/* Where a part may begin, and what lies in front of it. */
+/* A legal start of a part, and the work in front of it. */
 typedef struct place {
     uint32_t node, tensors;
     int64_t multiply_adds;
 } place;
 
-/* The batch, then every legal cut. (nnodes) places at most; gives the multiply-adds of the whole network. */
+/* The batch, then every legal cut; at most (nnodes). Also the multiply-adds of the whole network. */
 static uint32_t find_places(const en_schema *schema, place *places_out, int64_t *total_out)
 {
     uint32_t n = 1, tensors = 0;
@@ -108,7 +108,7 @@ static uint32_t find_places(const en_schema *schema, place *places_out, int64_t 
     return n;
 }
 
-/* Two cuts with no weights between them do not make a part. */
+/* Counts stages: two cuts without weights between them do not make a part. */
 static int most_stages(const place *places, uint32_t n)
 {
     int stages = 1;
@@ -117,7 +117,7 @@ static int most_stages(const place *places, uint32_t n)
     return stages;
 }
 
-/* The largest part, if the one that begins at p ends at q and what follows has `rest` as its largest. */
+/* The largest part, if one part spans p to q and the largest of the rest is `rest`. */
 static int64_t largest(const place *p, const place *q, int64_t rest)
 {
     const int64_t part = q->multiply_adds - p->multiply_adds;
@@ -125,8 +125,8 @@ static int64_t largest(const place *p, const place *q, int64_t rest)
     return part > rest ? part : rest;
 }
 
-/* least[s][p]: the least largest part of all splits into s + 1 parts of what begins at place p, from the last
- * part to the first; INT64_MAX: there is none. Then the cuts, each as early as the least allows. */
+/* least[s][p]: the smallest largest part over all splits of the network from p on into s + 1 parts, computed from the last
+ * part to the first; INT64_MAX if impossible. Then the cuts, each as early as that minimum allows. */
 static void balance(const place *places, uint32_t n, int64_t total, int nstages, int64_t *least,
                     uint32_t *cuts_out)
 {
@@ -148,7 +148,7 @@ static void balance(const place *places, uint32_t n, int64_t total, int nstages,
         const int64_t *rest = least + (size_t)(nstages - 1 - s) * n;
         uint32_t q = (uint32_t)p + 1;
         while (largest(&places[p], &places[q], rest[q]) > best)
-            q++; /* there is one */
+            q++; /* exists */
         cuts_out[s] = places[q].node;
         p = (int)q;
     }
@@ -159,17 +159,19 @@ en_status eni_split_balance(const en_schema *schema, int nstages, eni_part *part
     uint32_t cuts[ENI_STAGES_MAX + 1] = {0};
     int64_t total, *least;
     if (nstages < 1 || nstages > ENI_STAGES_MAX)
-        return eni_fail(EN_EINVAL, "split", "--stages=%d; from 1 to %d", nstages, ENI_STAGES_MAX);
+        return eni_fail(EN_EINVAL, "split", "--stages=%d is out of range; give 1 to %d", nstages,
+                        ENI_STAGES_MAX);
     place *places = eni_alloc_array(schema->nnodes, sizeof *places);
     if (places == NULL) return EN_ENOMEM;
     const uint32_t n = find_places(schema, places, &total);
     const int most = most_stages(places, n);
     en_status st = EN_ENOMEM;
     if (nstages > most) {
-        st = eni_fail(EN_EINVAL, "split",
-                      "--stages=%d: %s has cuts for %d at most, where one tensor crosses and both sides have "
-                      "weights; give --stages=%d or fewer",
-                      nstages, schema->network->name, most, most);
+        st = eni_fail(
+            EN_EINVAL, "split",
+            "--stages=%d: %s can be cut into at most %d, where one tensor crosses and both sides have "
+            "weights; give --stages=%d or fewer",
+            nstages, schema->network->name, most, most);
     } else if ((least = eni_alloc_array((size_t)nstages * n, sizeof *least)) != NULL) {
         balance(places, n, total, nstages, least, cuts);
         st = make_parts(schema, nstages, cuts, parts_out);
@@ -179,9 +181,9 @@ en_status eni_split_balance(const en_schema *schema, int nstages, eni_part *part
     return st;
 }
 
-/* ---- cuts by name ------------------------------------------------------------------------------------ */
+/* ---- named cuts -------------------------------------------------------------------------------------- */
 
-/* The node with weights of that name. */
+/* Finds the node with weights by name. */
 static en_status find_node(const en_schema *schema, const char *name, uint32_t *at_out)
 {
     const char *nearest = NULL;
@@ -194,15 +196,14 @@ static en_status find_node(const en_schema *schema, const char *name, uint32_t *
         }
         if (eni_is_nearer(name, node->name, nearest)) nearest = node->name;
     }
-    return eni_fail(
-        EN_EINVAL, "split",
-        "--split=%s: %s has no node of that name with weights; %s%s%s`entrain models MODEL` lists "
-        "its nodes and marks where it can be cut",
-        name, schema->network->name, nearest ? "the nearest is " : "", nearest ? nearest : "",
-        nearest ? ", and " : "");
+    return eni_fail(EN_EINVAL, "split",
+                    "--split=%s: %s has no such node with weights; %s%s%s`entrain models MODEL` lists "
+                    "its nodes and marks possible cuts",
+                    name, schema->network->name, nearest ? "the nearest is " : "", nearest ? nearest : "",
+                    nearest ? ", and " : "");
 }
 
-/* A cut in front of node `at`, the last one being in front of `before`. */
+/* Checks a cut in front of node `at`, the previous one being in front of `before`. */
 static en_status check_cut(const en_schema *schema, uint32_t at, uint32_t before)
 {
     const char *name = schema->nodes[at].name;
@@ -211,20 +212,21 @@ static en_status check_cut(const en_schema *schema, uint32_t at, uint32_t before
     if (at == before) return eni_fail(EN_EINVAL, "split", "--split names %s twice; name it once", name);
     if (at < before)
         return eni_fail(EN_EINVAL, "split",
-                        "--split names %s behind %s, which comes later in %s; name the nodes in the order in "
-                        "which `entrain models MODEL` lists them",
+                        "--split names %s after %s, but %s has them in the opposite order; name the nodes as "
+                        "`entrain models MODEL` lists them",
                         name, schema->nodes[before].name, schema->network->name);
     if (tensors_before(schema, at) == 0)
         return eni_fail(EN_EINVAL, "split",
-                        "--split=%s: no node in front of it has weights, and a stage needs some; name a "
+                        "--split=%s: the stage before it would have no weights; name a "
                         "later node",
                         name);
     if (crossing(schema, at, roots) == 1) return EN_OK;
-    return eni_fail(EN_EINVAL, "split",
-                    "--split=%s: two tensors cross a cut there, the outputs of %s and of %s, and one can; "
-                    "`entrain models MODEL` marks the nodes in front of which one does",
-                    name, roots[0] > 0 ? eni_node_text(schema, roots[0], one) : "the batch",
-                    roots[1] > 0 ? eni_node_text(schema, roots[1], other) : "the batch");
+    return eni_fail(
+        EN_EINVAL, "split",
+        "--split=%s: two tensors would cross the cut, the outputs of %s and %s, but only one may; "
+        "`entrain models MODEL` marks possible cuts",
+        name, roots[0] > 0 ? eni_node_text(schema, roots[0], one) : "the batch",
+        roots[1] > 0 ? eni_node_text(schema, roots[1], other) : "the batch");
 }
 
 en_status eni_split_at(const en_schema *schema, const char *names, int *nstages_out, eni_part *parts_out)
@@ -232,8 +234,8 @@ en_status eni_split_at(const en_schema *schema, const char *names, int *nstages_
     uint32_t cuts[ENI_STAGES_MAX + 1] = {0};
     int n = 1;
     for (const char *at = names;; at++) {
-        char name[EN_MAX_TENSOR_NAME]; /* no node's name fills it: what is cut off here is found nowhere */
-        const size_t length = strcspn(at, ",+"); /* in an arm of a comparison '+' stands for ',' */
+        char name[EN_MAX_TENSOR_NAME]; /* longer than any node's name, so a truncated one is not found */
+        const size_t length = strcspn(at, ",+"); /* arms of a comparison write '+' for ',' */
         snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name), at);
         if (n == ENI_STAGES_MAX)
             return eni_fail(EN_EINVAL, "split", "--split=%.60s..: more than %d stages; name fewer nodes",

@@ -55,7 +55,7 @@ static en_status set_thread_environment(int threads)
 }
 
 #ifdef EN_NO_CPU
-#define NO_CPU "this build has none (" EN_NO_CPU "); "
+#define NO_CPU "this build lacks it (" EN_NO_CPU "); "
 #else
 #define NO_CPU ""
 #endif
@@ -63,16 +63,16 @@ static en_status set_thread_environment(int threads)
 static const char *remedy(const char *name)
 {
     if (strcmp(name, "cpu") == 0)
-        return NO_CPU "install the package libdnnl-dev and build afresh, or use --device=ref";
+        return NO_CPU "install the package libdnnl-dev and rebuild, or use --device=ref";
     if (strcmp(name, "cuda") == 0)
-        return "this build has none (it takes the CUDA toolkit and cuDNN: -DENTRAIN_CUDA=ON says what is "
+        return "this build lacks it (it needs the CUDA toolkit and cuDNN: -DENTRAIN_CUDA=ON shows what is "
                "missing); build it, or use --device=cpu";
-    return "known are ref, cpu and cuda";
+    return "give ref, cpu or cuda";
 }
 
 static const char again[] = "build or install it again";
 
-/* The system's loader names the library that it misses; where that comes from, we know. */
+/* The remedy for a library that the system's loader could not find. */
 static const char *missing(const char *why)
 {
     static const struct {
@@ -109,7 +109,7 @@ en_status eni_device_load(const char *name, const char *plugin_dir, const en_dev
     if (strcmp(name, (*table_out)->name) == 0) return EN_OK;
     snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
     if (access(path, F_OK) != 0)
-        return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
+        return eni_fail(EN_ENOENT, "device", "device \"%s\" not found: %s does not exist; %s", name, path,
                         remedy(name));
     if (eni_device_is_gpu(name) && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) != 0)
         return eni_fail(EN_ENOMEM, "device", "setting CUDA_DEVICE_ORDER failed: out of memory");
@@ -131,10 +131,11 @@ en_status eni_device_open_with(const char *spec, const eni_device_options *optio
     EN_TRY(eni_device_list_parse(spec, options->plugin_dir, &list));
     if (list.n > 1)
         return eni_fail(EN_EINVAL, "device",
-                        "--device=%s names %d devices where one is opened: give one of them", spec, list.n);
+                        "--device=%s names %d devices, but only one can be opened: give one of them", spec,
+                        list.n);
     config.index = list.n == 1 ? list.index[0] : options->index;
     if (options->threads < 1)
-        return eni_fail(EN_EINVAL, "device", "%d threads for device %s: at least one is needed",
+        return eni_fail(EN_EINVAL, "device", "%d threads for device %s, expected at least 1",
                         options->threads, list.kind);
 
     const en_device *table;
@@ -182,11 +183,10 @@ static en_status refuse_slice(const char *spec, int n, int count, int nlocal)
                         "--device=%s: a rank needs %d GPUs, and this host has %d (`entrain gpus` lists them; "
                         "CUDA_VISIBLE_DEVICES hides others); give fewer --stages, or --device=cpu",
                         spec, n, count);
-    return eni_fail(
-        EN_EINVAL, "gpu",
-        "--device=%s: the %d GPU%s of this host are enough for %d of its %d ranks, with %d for each; "
-        "start no more of them, or give --gpu-sharing, which deals them out in turns",
-        spec, count, count == 1 ? "" : "s", count / n, nlocal, n);
+    return eni_fail(EN_EINVAL, "gpu",
+                    "--device=%s: the %d GPU%s of this host are enough for %d of its %d ranks, with %d for "
+                    "each; start no more of them, or give --gpu-sharing, which assigns the GPUs in turn",
+                    spec, count, count == 1 ? "" : "s", count / n, nlocal, n);
 }
 
 static en_status pick_named(const eni_gpu_want *want, const eni_device_list *list, int count, int nlocal,
@@ -197,11 +197,10 @@ static en_status pick_named(const eni_gpu_want *want, const eni_device_list *lis
         index_out[i] = list->index[i];
     }
     if (list->n == 1 || nlocal <= 1 || want->is_shared) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "gpu",
-        "--device=%s names the GPUs of one rank, and %d are on this host; give -n 1, --device=cuda, "
-        "where each has its own, or --gpu-sharing",
-        want->spec, nlocal);
+    return eni_fail(EN_EINVAL, "gpu",
+                    "--device=%s names the GPUs of one rank, but this host has %d ranks; give -n 1, "
+                    "--device=cuda, where each has its own, or --gpu-sharing",
+                    want->spec, nlocal);
 }
 
 en_status eni_gpu_pick(const eni_gpu_want *want, int count, int local_rank, int nlocal,

@@ -1,4 +1,4 @@
-/* mean.c - the mean in three shapes, all with the same bits (mean.h): block by block, so that a block's sum
+/* mean.c - the mean in three forms, all with the same bits (mean.h): block by block, so that a block's sum
  * stays in the cache; of all ranks' vectors, written to all of them, and with the optimizer's step, where
  * sums stay in registers (optimizer.c); and two more loops over flat vectors. */
 #include "ops/mean.h"
@@ -32,7 +32,7 @@ ENI_MULTIVERSION void eni_mean_last(float *restrict acc, const float *restrict s
         acc[i] = (acc[i] + src[i] * scale) * inv;
 }
 
-/* Two sources, the commonest world: no partial sum to keep. dst may be a or b, hence no restrict. */
+/* Two sources, the most common world: no partial sum to keep. dst may be a or b, hence no restrict. */
 ENI_MULTIVERSION static void mean_of_two(float *dst, const float *a, const float *b, float scale_a,
                                          float scale_b, float inv, uint64_t count)
 {
@@ -174,8 +174,8 @@ void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, en
 
 /* ---- the mean and the optimizer's step ---- */
 
-/* An optimizer that has no such loop, and a step without gradients: block by block, so that the mean stays in
- * the cache. */
+/* For an optimizer without such a loop, or a step without gradients: block by block, so that the mean stays
+ * in the cache. */
 static void blocks(const eni_optimizer *optimizer, float *w, float *const *slots, const eni_sources *from,
                    uint64_t count, const eni_hyper *hyper)
 {

@@ -1,12 +1,10 @@
-/* mean.h - the one function that averages gradients, for every mode.
- *
- * `ring`, `ps-sync` and `solo --accumulate` end with the same bytes because all of them average here: each
- * contribution is multiplied by its scale, the products are added in the order given, and the sum is
- * multiplied by `inv` once. Built with -ffp-contract=off, so no machine fuses the multiply and the add.
- *
- * The mean over samples of W ranks is scale[r] = (float)nsamples[r], inv = 1 / (float)sum(nsamples). A rank
- * without samples is left out by the caller, it does not contribute a zero. In a world of one the mean is what the
- * one rank contributes, bit for bit, and both are 1: x * w * (1 / w) is not x for every w. */
+/* mean.h - the one function that averages gradients, for every mode. `ring`, `ps-sync` and `solo
+ * --accumulate` end with the same bytes because all of them average here: each contribution is multiplied by
+ * its scale, the products are added in the order given, and the sum is multiplied by `inv` once. Built with
+ * -ffp-contract=off, so no machine fuses the multiply and the add. The mean over samples of W ranks is
+ * scale[r] = (float)nsamples[r], inv = 1 / (float)sum(nsamples). The caller leaves out a rank without
+ * samples; it does not contribute a zero. In a world of one the mean is the one rank's contribution, bit for
+ * bit, and both factors are 1: x * w * (1 / w) is not x for every w. */
 #ifndef OPS_MEAN_H
 #define OPS_MEAN_H
 
@@ -18,7 +16,7 @@
 /* The order in which contributions are added. */
 typedef enum eni_sum_order {
     ENI_SUM_RANK, /* 0, 1, .. W-1 everywhere: direct, naive, ps-sync, solo */
-    ENI_SUM_RING, /* chunk c of a bucket starts at rank c: what a ring all-reduce over TCP does */
+    ENI_SUM_RING, /* chunk c of a bucket starts at rank c, as in a ring all-reduce over TCP */
 } eni_sum_order;
 
 /* The edges of slice i of n of `count` elements: multiples of 16 elements (64 bytes) except the end of the
@@ -32,7 +30,7 @@ static inline uint64_t eni_slice_lo(uint64_t count, int i, int n)
     return lo < count ? lo : count;
 }
 
-/* What a contribution of so many samples counts for among `n`: scale is it, as float, and inv 1 over the sum. */
+/* The weight of a contribution of `nsamples` among `n`: scale is it, as float, and inv 1 over the sum. */
 static inline uint64_t eni_mean_weight(uint64_t nsamples, int n)
 {
     return n == 1 && nsamples > 0 ? 1 : nsamples;
@@ -51,25 +49,21 @@ void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsample
                     eni_sum_order order, uint64_t count, uint64_t lo, uint64_t hi);
 
 /* The mean of all ranks' vectors, in place in all of them: the bits of eni_mean_ranks, but each element is
- * read once from every rank and written once to every rank, and its sum lives in a register: what an
- * all-reduce in shared memory does.
- *
- * Elements [lo, hi) of a bucket of `count`: vectors[r] points at element lo of rank r's. Arguments, order and
- * left out ranks as eni_mean_ranks; those are written too. The vectors do not overlap. Thread-safe, never
- * allocates. */
+ * read once from every rank and written once to every rank, and its sum lives in a register, as an all-reduce
+ * in shared memory needs it. Elements [lo, hi) of a bucket of `count`: vectors[r] points at element lo of
+ * rank r's. Arguments, order and left out ranks as eni_mean_ranks; those are written too. The vectors do not
+ * overlap. Thread-safe, never allocates. */
 void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, eni_sum_order order,
                   uint64_t count, uint64_t lo, uint64_t hi);
 
 /* The mean of gradients and the optimizer's step in one loop: each gradient is read once, weights and
  * optimizer state are read and written once, and the mean exists only in registers. The bits of eni_mean,
- * then the optimizer's step.
- *
- * w, slots: (count), stepped in place; they overlap no source. Optimizers and rates as eni_optimizer.step.
- * Thread-safe, never allocates. */
+ * then the optimizer's step. w, slots: (count), stepped in place; they overlap no source. Optimizers and
+ * rates as eni_optimizer.step. Thread-safe, never allocates. */
 void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots, const eni_sources *from,
                    uint64_t count, const eni_hyper *hyper);
 
-/* The same, cut at the edges of hyper->groups: everything begins with element `at` of the flat vector. */
+/* The same, split at the edges of hyper->groups: everything begins with element `at` of the flat vector. */
 void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float *const *slots,
                          const eni_sources *from, uint64_t count, const eni_hyper *hyper);
 

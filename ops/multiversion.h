@@ -1,12 +1,9 @@
-/* multiversion.h - several machine versions of one loop, chosen when the program is loaded.
- *
- * ENI_MULTIVERSION before a function compiles it for plain x86-64, AVX2 and AVX-512; on arm64 once, for NEON,
- * which every one of them has. The bits do not change
- * with the version: the loops are elementwise, and -ffp-contract=off forbids the fused multiply-add, the only
- * thing that a wider machine would round differently. tests/ops/test_multiversion.c holds it to that.
- *
- * Off under sanitizers (the loader resolves the versions before their runtime is up), with clang, and where
- * the C library has no indirect functions. */
+/* multiversion.h - several machine versions of one loop, chosen when the program is loaded. ENI_MULTIVERSION
+ * before a function compiles it for plain x86-64, AVX2 and AVX-512; on arm64 once, for NEON, which all arm64
+ * has. The bits do not change with the version: the loops are elementwise, and -ffp-contract=off forbids the
+ * fused multiply-add, the only thing that a wider machine would round differently.
+ * tests/ops/test_multiversion.c checks that. Off under sanitizers (the loader resolves the versions before
+ * their runtime is up), with clang, and where the C library has no indirect functions. */
 #ifndef OPS_MULTIVERSION_H
 #define OPS_MULTIVERSION_H
 
@@ -22,10 +19,10 @@
 #define ENI_MULTIVERSION_SHORT
 #endif
 
-/* For their parts: into each of its caller's versions, where arguments may be constants. */
+/* For their parts: inlined into each version of the caller, where arguments may be constants. */
 #define ENI_ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* What such a function computes with at a time: a register on AVX-512, two or four elsewhere. */
+/* The unit such a function computes on: a register on AVX-512, two or four elsewhere. */
 typedef float eni_line __attribute__((vector_size(64), aligned(4), may_alias));
 
 #endif

@@ -1,4 +1,5 @@
-/* optimizer.c - the optimizers, each a loop over a range of the flat vector, and their rate (optimizer.h). */
+/* optimizer.c - the optimizers, each a loop over a range of the flat vector, and the learning rate
+ * (optimizer.h). */
 #include "ops/optimizer.h"
 
 #include <inttypes.h>
@@ -17,12 +18,12 @@
  *     m = momentum * m + d          (a first step from m = 0 gives m = d, as PyTorch's)
  *     w = w - lr * m                or, Nesterov:  w - lr * (d + momentum * m)
  *
- * One loop for each case that is used: the loops are bound by memory, so a case must not touch a vector
- * that it does not need. PyTorch leaves the decay term out when it is 0, and so do we: 0 * inf is not 0. */
+ * One loop for each case that is used: the loops are bound by memory, so a case must not touch a vector that
+ * it does not need. PyTorch leaves the decay term out when it is 0, and so do we: 0 * inf is not 0. */
 
 enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };
 
-/* Lines go by address: how one is handed over by value depends on the machine version. */
+/* Lines go by address: the calling convention of a value depends on the machine version. */
 ENI_ALWAYS_INLINE void mean_of(eni_line *mean, const eni_sources *from, int n, uint64_t i)
 {
     eni_line sum = *(const eni_line *)(from->src[0] + i) * from->scale[0];
@@ -129,7 +130,7 @@ static void sgd_mean_step(float *w, float *const *slots, const eni_sources *from
         sgd_any(w, m, from, kind, count, hyper);
 }
 
-/* A gradient is the mean of one source that counts 1: g * 1 * 1 is g, and the compiler knows it. */
+/* A gradient is the mean of one source with weight 1: g * 1 * 1 is g, and the compiler knows it. */
 ENI_MULTIVERSION static void sgd_1(float *w, float *m, const float *g, int kind, uint64_t count,
                                    const eni_hyper *hyper)
 {
@@ -151,7 +152,8 @@ static const eni_optimizer sgd = {
     .mean_step = sgd_mean_step,
 };
 
-/* ---- Adam --------------------------------------------------------------------------------------------------
+/* ---- Adam
+ * --------------------------------------------------------------------------------------------------
  *
  * As torch.optim.Adam and AdamW, operation by operation (t = steps taken, this one included):
  *
@@ -160,8 +162,8 @@ static const eni_optimizer sgd = {
  *     v = v * beta2 + ((1 - beta2) * d) * d
  *     w = w - (lr / (1 - beta1^t) * m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  *
- * Roots and quotients are exact on every machine, as products and sums are. pow() need not be: the powers are
- * products of ours. */
+ * Roots and quotients are exact on every machine, as products and sums are. pow() need not be: we multiply
+ * the powers ourselves. */
 
 static double power(double base, uint64_t n)
 {
@@ -266,7 +268,7 @@ uint64_t eni_group_end(const eni_param_groups *groups, uint64_t at, uint64_t hi,
 {
     *group_out = 0;
     if (groups == NULL) return hi;
-    uint32_t from = 0, to = groups->nedges; /* the last edge that is not behind `at` is in [from, to) */
+    uint32_t from = 0, to = groups->nedges; /* the last edge not behind `at` is in [from, to) */
     while (to - from > 1) {
         const uint32_t middle = (from + to) / 2;
         if (groups->edge[middle].lo <= at)
@@ -339,7 +341,7 @@ char *eni_groups_text(const eni_param_groups *groups)
     return text;
 }
 
-/* One pair at the start of a text, which moves behind it. */
+/* Reads one pair at the start of a text, which is advanced. */
 static bool read_group(const char **text, eni_param_group *group)
 {
     char *end;
@@ -394,7 +396,7 @@ eni_param_groups *eni_groups_parse(const char *text)
 
 const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant", "step", "cosine", "multistep", "linear"};
 
-/* The share of the run that is over. */
+/* The share of the run that is done. */
 static double done(const eni_schedule *schedule, uint64_t samples)
 {
     return samples < schedule->total ? (double)samples / (double)schedule->total : schedule->total > 0;

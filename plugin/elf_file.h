@@ -5,9 +5,9 @@
 #include "plugin/plugin.h"
 
 /* Checks that `path` is a regular, readable, complete ELF shared object for this machine: header, segments and sections lie
- * inside the file; segments, and the symbols that the dynamic section names, where the system's loader will look for them.
- * What code, data and relocations hold is not looked at. Errors as of eni_plugin_load, logged with the kind's remedies.
- * Blocks on the disk, never on a pipe. */
+ * inside the file; segments, and the symbols that the dynamic section names, lie where the loader expects them. Does not
+ * check code, data and relocations. Errors as of eni_plugin_load, logged with the kind's remedies. Blocks on the disk,
+ * never on a pipe. */
 en_status eni_elf_check(const eni_plugin_kind *kind, const char *path);
 
 #endif

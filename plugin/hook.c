@@ -1,5 +1,5 @@
-/* hook.c - the handlers that name the hook which a thread is in, and the thread that looks how long it takes.
- * Handlers read the note of their own thread, the watching thread those of all. */
+/* hook.c - signal handlers that name the hook a thread is in, and the thread that watches how long hooks take. A handler
+ * reads its own thread's note, the watching thread reads all. */
 #include "plugin/hook.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "core/signals.h"
 
 enum {
-    STACK_BYTES = 128 << 10, /* of a signal handler: the registers of AVX-512, and what `tell` needs */
+    STACK_BYTES = 128 << 10, /* for a signal handler: AVX-512 registers, and `tell` */
     NSIGNALS = 5,
     PLACE_MAX = 220,
     SENTENCE_MAX = 320
@@ -30,37 +30,37 @@ enum {
 static const int signals[NSIGNALS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const int64_t look_ns = 250 * ENI_MILLI, long_ns = 5 * ENI_SECOND;
 
-/* A thread's note, and beside it what is nobody else's business. */
+/* A thread's note, and its private fields. */
 typedef struct thread {
     eni_hook_note note; /* first: eni_hook_own points to it */
     struct thread *next;
-    stack_t before;     /* the thread's own stack for handlers */
-    uint_fast64_t seen; /* the watching thread's: the turn that it has seen */
-    int64_t lasts_ns;   /* for how long */
+    stack_t before;     /* the previous signal stack */
+    uint_fast64_t seen; /* the watching thread's: the last turn seen */
+    int64_t lasts_ns;   /* for how long it has seen it */
     _Alignas(64) char stack[STACK_BYTES];
 } thread;
 
 struct eni_hook_guard {
     eni_hook_guard_config config;
-    pid_t pid;                  /* a child that was forked has our handlers too, and they are not its own */
-    atomic_int is_over, teller; /* teller: the thread that tells; 0: nobody yet */
+    pid_t pid;                  /* forked children inherit the handlers, which must not act there */
+    atomic_int is_over, teller; /* teller: the reporting thread; 0: none yet */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t ended;
     thread *threads;
 };
 
 _Thread_local eni_hook_note *eni_hook_own;
 
-/* What the signals did before the guard, for a handler on a thread that has no note. */
+/* The previous signal actions, for a handler on a thread without a note. */
 static struct sigaction before[NSIGNALS];
 
-/* The process's guard, and what is mapped: the same handler has nobody else to ask. */
+/* The process's guard and the mapped files are global because a signal handler gets no argument. */
 enum { FILES = 16, TAKEN = 1 };
 typedef struct mapped_file {
-    _Atomic(uintptr_t) base; /* 0: nothing; TAKEN: what follows is being written */
+    _Atomic(uintptr_t) base; /* 0: unused; TAKEN: being written */
     size_t bytes;
-    char path[PLACE_MAX]; /* its end */
+    char path[PLACE_MAX]; /* the end of the path */
 } mapped_file;
 static mapped_file mapped_files[FILES];
 static _Atomic(eni_hook_guard *) guard_now;
@@ -86,7 +86,7 @@ void eni_hook_unmapped(const void *base)
         if (atomic_load(&f->base) == (uintptr_t)base) atomic_store(&f->base, 0);
 }
 
-/* NULL: the address lies in none. */
+/* The mapped file at the address; NULL if not found. */
 static const char *file_at(const void *address)
 {
     for (const mapped_file *f = mapped_files; f < mapped_files + FILES; f++) {
@@ -96,7 +96,7 @@ static const char *file_at(const void *address)
     return NULL;
 }
 
-/* ---- places ---- */
+/* ---- sites ---- */
 
 void eni_hook_site_text(const eni_hook_site *place, char *text, size_t bytes)
 {
@@ -107,7 +107,7 @@ void eni_hook_site_text(const eni_hook_site *place, char *text, size_t bytes)
     if (place->number[0].what != NULL) eni_text_add(text, bytes, ")");
 }
 
-/* The last bytes of it that a note has room for. */
+/* Copies the last bytes of the name that fit into the note. */
 static void write_name(eni_hook_note *n, const char *name)
 {
     uint64_t words[ENI_HOOK_NAME / sizeof(uint64_t)] = {0};
@@ -123,7 +123,7 @@ static const char *read_name(eni_hook_note *n, char name_out[ENI_HOOK_NAME])
         const uint64_t word = atomic_load(&n->named[i]);
         memcpy(name_out + i * sizeof word, &word, sizeof word);
     }
-    name_out[ENI_HOOK_NAME - 1] = 0; /* it may be half of one, and half of the next one */
+    name_out[ENI_HOOK_NAME - 1] = 0; /* it may mix two names */
     return name_out;
 }
 
@@ -135,7 +135,7 @@ void eni_hook_enter_named(const char *hook, const char *plugin)
     eni_hook_enter(guard, &(eni_hook_site){.hook = hook});
 }
 
-/* True: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out; name_out: room for what it points to. */
+/* True if the thread of `n` is in a hook: its site, whose name points to name_out, and its turn. */
 static bool read_place(eni_hook_note *n, eni_hook_site *place_out, char name_out[ENI_HOOK_NAME],
                        uint_fast64_t *turn_out)
 {
@@ -153,7 +153,7 @@ static bool read_place(eni_hook_note *n, eni_hook_site *place_out, char name_out
 
 /* ---- the end of the process ---- */
 
-/* Once: what `tell` itself does wrong is not told, and another thread that fails meanwhile waits for the end. */
+/* Runs once: failures of `tell` itself are not reported, and another failing thread waits for the process to end. */
 static void tell(eni_hook_guard *guard, const char *place, const char *what)
 {
     char sentence[SENTENCE_MAX];
@@ -168,7 +168,7 @@ static void tell(eni_hook_guard *guard, const char *place, const char *what)
     guard->config.tell(guard->config.user, sentence);
 }
 
-/* Where this thread is, if it is in a hook of this process. */
+/* This thread's site, if it is in a hook of this process. */
 static bool own_place(char *text_out, size_t bytes)
 {
     eni_hook_site place;
@@ -180,7 +180,7 @@ static bool own_place(char *text_out, size_t bytes)
     return true;
 }
 
-/* A stack grows into its guard page: the address lies just below the stack's pointer, or just above it. */
+/* An overflowing stack runs into its guard page: the address lies just below or just above the stack pointer. */
 static bool is_overflow(const siginfo_t *info, const void *context)
 {
     uintptr_t at = (uintptr_t)info->si_addr, stack = 0;
@@ -193,9 +193,9 @@ static bool is_overflow(const siginfo_t *info, const void *context)
     return stack != 0 && at + (64 << 10) > stack && at < stack + (64 << 10);
 }
 
-/* The signal then comes again, with what it did before us: a core, or a sanitizer's report. A heap that is
- * broken may be what has ended the hook: snprintf of numbers and short texts does not allocate, nor does the
- * log once the time zone is known (eni_hook_guard_begin). */
+/* Restores the previous action, and the signal comes again: a core, or a sanitizer's report. A corrupted heap may be
+ * what crashed the hook, so nothing here allocates: snprintf of numbers and short texts does not, nor does the log
+ * once the time zone is known (eni_hook_guard_begin). */
 static void on_crash(int number, siginfo_t *info, void *context)
 {
     char place[PLACE_MAX], what[100];
@@ -203,8 +203,8 @@ static void on_crash(int number, siginfo_t *info, void *context)
     eni_hook_guard *guard = atomic_load(&guard_now);
     const char *file = number == SIGBUS && info->si_code == BUS_ADRERR ? file_at(info->si_addr) : NULL;
     if (file != NULL && guard != NULL && guard->pid == getpid())
-        tell(guard, file, "was cut, or cannot be read, while it was mapped (SIGBUS)");
-    else if (info->si_code != SI_USER && own_place(place, sizeof place)) { /* not what `kill` sends */
+        tell(guard, file, "was truncated, or could not be read, while it was mapped (SIGBUS)");
+    else if (info->si_code != SI_USER && own_place(place, sizeof place)) { /* not sent by `kill` */
         const char *name = sigabbrev_np(number), *words = sigdescr_np(number);
         snprintf(what, sizeof what, "crashed: %s (SIG%s)%s", words, name,
                  number == SIGSEGV && is_overflow(info, context) ? ", its stack overflowed" : "");
@@ -212,7 +212,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
     }
     for (int i = 0; i < NSIGNALS; i++)
         if (signals[i] == number) sigaction(number, &before[i], NULL);
-    if (info->si_code <= 0) raise(number); /* it was sent, and nothing will make it come again */
+    if (info->si_code <= 0) raise(number); /* a sent signal does not come again by itself */
     errno = cause;
 }
 
@@ -239,13 +239,13 @@ static void end_if_in_hook(const char *call, int code)
     syscall(SYS_exit_group, code != 0 ? code : 1);
 }
 
-/* Which code it was given nobody says. */
+/* quick_exit does not pass on its code. */
 static void at_quick(void)
 {
     end_if_in_hook("quick_exit", 0);
 }
 
-/* In place of the C library's, for every plugin: an executable's symbol comes first. */
+/* Replaces the C library's for every plugin, since an executable's symbols come first. */
 __attribute__((noreturn, visibility("default"))) void _exit(int code)
 {
     end_if_in_hook("_exit", code);
@@ -258,14 +258,14 @@ __attribute__((noreturn, visibility("default"))) void _Exit(int code)
     _exit(code);
 }
 
-/* ---- how long a hook takes ---- */
+/* ---- time in hooks ---- */
 
 static double in_seconds(int64_t ns)
 {
     return (double)ns / (double)ENI_SECOND;
 }
 
-/* `passed_ns` since the last look, as far as this process was not stopped meanwhile. */
+/* `passed_ns`: time since the last look, without time in which the process was stopped. */
 static void look_at(eni_hook_guard *guard, thread *t, int64_t passed_ns)
 {
     char place[PLACE_MAX], what[100], name[ENI_HOOK_NAME];
@@ -320,7 +320,7 @@ bool eni_hook_thread_begin(eni_hook_guard *guard)
     sigemptyset(&ours);
     for (int i = 0; i < NSIGNALS; i++)
         sigaddset(&ours, signals[i]);
-    pthread_sigmask(SIG_UNBLOCK, &ours, NULL); /* a blocked one would end the process and call nobody */
+    pthread_sigmask(SIG_UNBLOCK, &ours, NULL); /* a blocked one would end the process without a call */
     pthread_mutex_lock(&guard->lock);
     t->next = guard->threads;
     guard->threads = t;
@@ -344,7 +344,7 @@ void eni_hook_thread_end(eni_hook_guard *guard)
     munmap(self, sizeof *self);
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
 {
@@ -361,7 +361,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     const int error = eni_thread_start(&guard->thread, watch, guard);
     const bool is_freed_at_exit = error == 0 && at_quick_exit(at_quick) == 0 && on_exit(at_exit, guard) == 0;
     if (!is_freed_at_exit) {
-        eni_warn("hook", "a plugin that crashes will not be named: %s",
+        eni_warn("hook", "crashes of plugins cannot be attributed: %s",
                  strerror(error != 0 ? error : ENOMEM));
         atomic_store(&guard->is_over, 1);
         if (error == 0) pthread_join(guard->thread, NULL);
@@ -369,7 +369,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
         return NULL;
     }
     atomic_store(&guard_now, guard);
-    tzset(); /* the log's first line would allocate for it */
+    tzset(); /* now, since the log's first line would allocate for it */
     struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < NSIGNALS; i++)
@@ -390,7 +390,7 @@ void eni_hook_guard_end(eni_hook_guard *guard)
     atomic_store(&guard_now, NULL);
     eni_hook_thread_end(guard);
     pthread_mutex_lock(&guard->lock);
-    atomic_store(&guard->is_over, 1); /* at_exit frees it */
+    atomic_store(&guard->is_over, 1); /* freed by at_exit */
     pthread_cond_signal(&guard->ended);
     pthread_mutex_unlock(&guard->lock);
     pthread_join(guard->thread, NULL);

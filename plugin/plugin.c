@@ -1,4 +1,4 @@
-/* plugin.c - a file is looked at, loaded and asked for its tables, which are checked and completed. */
+/* plugin.c - checks and loads a plugin's file, gets its tables, and checks and completes them. */
 #include "plugin/plugin.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include "plugin/elf_file.h"
 #include "plugin/hook.h"
 
-/* How a table of any kind begins. */
+/* The common head of all tables. */
 typedef struct table_head {
     uint32_t abi, size;
     const char *name, *help;
@@ -19,7 +19,7 @@ typedef struct table_head {
 
 enum { TABLES_MAX = 256 }; /* a chain of `next` longer than this is a loop */
 
-/* The pointer at an offset; NULL where the table ends before it, or where the offset is 0. */
+/* The pointer at an offset; NULL if the table ends before it, or the offset is 0. */
 static const void *pointer_at(const table_head *table, size_t offset)
 {
     const void *found = NULL;
@@ -38,44 +38,45 @@ const void *eni_plugin_next(const eni_plugin_kind *kind, const void *table)
 static en_status check_option(const eni_plugin_kind *kind, const char *path, const table_head *table,
                               const en_option *o)
 {
-    const uint32_t least = offsetof(en_option, text); /* which only a text has */
+    const uint32_t least = offsetof(en_option, text); /* only text options have it */
     const char *why = NULL;
     if (o->size < least || (o->type == EN_OPT_TEXT && o->size < sizeof *o))
         why = "is too short to have a default; set .size = sizeof(en_option)";
     else if (o->key == NULL || *o->key == '\0' || strpbrk(o->key, "=:, ") != NULL)
-        why = "has no key, or one with '=', ':', ',' or a space";
+        why = "has no key, or a key with '=', ':', ',' or a space";
     else if (o->help == NULL)
         why = "has no help";
     else if (o->type > EN_OPT_TEXT)
-        why = "has a type that this host does not know";
+        why = "has an unknown type";
     else if (o->type != EN_OPT_TEXT && o->type != EN_OPT_BOOL && !(o->min <= o->value && o->value <= o->max))
-        why = "has a default outside of its range";
+        why = "has a default outside its range";
     else if (eni_option_find(pointer_at(table, kind->options), o->key, strlen(o->key)) != o)
         why = "is declared twice";
     if (why == NULL) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "plugin", "%s: option %s of %s %s %s; correct its entry in the table of options", path,
-        o->size >= least && o->key != NULL ? o->key : "(first bytes)", kind->what, table->name, why);
+    return eni_fail(EN_EINVAL, "plugin", "%s: option %s of %s %s %s; correct its entry in the option table",
+                    path, o->size >= least && o->key != NULL ? o->key : "(first bytes)", kind->what,
+                    table->name, why);
 }
 
-/* Nothing beyond ABI and size is read before both are found good. */
+/* Checks ABI and size before reading anything else. */
 static en_status check_table(const eni_plugin_kind *kind, const char *path, const table_head *table)
 {
     if (table->abi != kind->abi)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s has %s ABI %u, this host %u; build it again with this host's include folder",
+                        "%s has %s ABI %u, but this host has %u; rebuild it with this host's include folder",
                         path, kind->what, table->abi, kind->abi);
     if (table->size < kind->least)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s has a table of %u bytes, of which this host needs %u; set .size = sizeof(%s) and "
-                        "build it again with this host's include folder",
+                        "%s has a table of %u bytes, but this host needs %u; set .size = sizeof(%s) and "
+                        "rebuild it with this host's include folder",
                         path, table->size, kind->least, kind->type);
     const char *name = table->name != NULL ? table->name : "";
     const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-");
     if (kind->name_max > 0 && (length == 0 || length >= kind->name_max || name[length] != '\0'))
-        return eni_fail(EN_EINVAL, "plugin",
-                        "%s calls a %s '%.40s'; a name is 1 to %zu characters of a-z, 0-9 and '-'", path,
-                        kind->what, name, kind->name_max - 1);
+        return eni_fail(
+            EN_EINVAL, "plugin",
+            "%s has a %s with the invalid name '%.40s'; expected 1 to %zu characters of a-z, 0-9 and '-'",
+            path, kind->what, name, kind->name_max - 1);
     for (const en_option *o = pointer_at(table, kind->options); o && o->size; o = eni_option_next(o))
         EN_TRY(check_option(kind, path, table, o));
     return kind->check != NULL ? kind->check(path, table) : EN_OK;
@@ -99,14 +100,14 @@ static en_status check_chain(const eni_plugin_kind *kind, const char *path, cons
 
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
-/* The table itself; or a copy of the size that this program knows, in which what the file's header did not know is 0, and
- * of one in front of such a copy another, for its `next`. Copies stay until the process ends, as the file does. NULL:
- * no memory. */
+/* Returns the table itself, or a copy of this program's size with zeros in the fields that the plugin's header lacks; a
+ * table whose `next` points to such a copy is copied too. Copies live until the process ends, as the file does. NULL: out
+ * of memory. */
 static const void *complete(const eni_plugin_kind *kind, const table_head *table)
 {
     typedef struct completed {
-        struct completed *before; /* so that all can be reached */
-        table_head table;         /* and what follows it */
+        struct completed *before; /* keeps all copies reachable */
+        table_head table;         /* and the rest of the table */
     } completed;
     static completed *last;
     const void *next = eni_plugin_next(kind, table), *after = next != NULL ? complete(kind, next) : NULL;
@@ -124,20 +125,20 @@ static const void *complete(const eni_plugin_kind *kind, const table_head *table
 static en_status open_file(const eni_plugin_kind *kind, const char *path, void **entry_out)
 {
     EN_TRY(eni_elf_check(kind, path));
-    if (!kind->is_slow) eni_hook_enter_named("the loading", path); /* which runs constructors */
+    if (!kind->is_slow) eni_hook_enter_named("the loading", path); /* runs constructors */
     void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     eni_hook_leave_named();
     if (file == NULL) {
         const char *why = dlerror();
         return eni_fail(EN_EUNSUPPORTED, "plugin", "cannot load %s %s: %s; %s", kind->what, path, why,
                         kind->missing != NULL ? kind->missing(why)
-                                              : "link what it needs into it, or build it again");
+                                              : "link its dependencies into it, or rebuild it");
     }
     *entry_out = dlsym(file, kind->entry);
     if (*entry_out != NULL) return EN_OK;
     return eni_fail(EN_EFORMAT, "plugin",
-                    "%s has no symbol %s; end it with: EN_EXPORT const %s *%s(uint32_t host_abi)", path,
-                    kind->entry, kind->type, kind->entry);
+                    "%s has no symbol %s; add: EN_EXPORT const %s *%s(uint32_t host_abi)", path, kind->entry,
+                    kind->type, kind->entry);
 }
 
 en_status eni_plugin_load(const eni_plugin_kind *kind, const char *path, const void **first_out)
@@ -147,18 +148,18 @@ en_status eni_plugin_load(const eni_plugin_kind *kind, const char *path, const v
     if (!kind->is_slow) eni_hook_enter_named(kind->entry, path);
     const void *first = kind->call(entry, kind->abi);
     for (uint32_t abi = kind->abi; first == NULL && abi > 1;)
-        first = kind->call(entry, --abi); /* only to say which version it is of */
+        first = kind->call(entry, --abi); /* only to report its version */
     eni_hook_leave_named();
     if (first == NULL)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s does not serve %s ABI %u; build it again with this host's include folder", path,
+                        "%s does not support %s ABI %u; rebuild it with this host's include folder", path,
                         kind->what, kind->abi);
     EN_TRY(check_chain(kind, path, first));
     *first_out = complete(kind, first);
     return *first_out != NULL ? EN_OK : EN_ENOMEM;
 }
 
-/* ---- words ------------------------------------------------------------------------------------------- */
+/* ---- names and paths --------------------------------------------------------------------------------- */
 
 en_status eni_plugin_split(const char *place, const char *spec, char word_out[ENI_PLUGIN_WORD_MAX],
                            const char **options_out)
@@ -166,7 +167,7 @@ en_status eni_plugin_split(const char *place, const char *spec, char word_out[EN
     const size_t length = eni_spec_head(spec);
     if (length == 0 || length >= ENI_PLUGIN_WORD_MAX)
         return eni_fail(EN_EINVAL, "plugin",
-                        "%s=%.80s names nothing: write a name (`entrain strategies` and `entrain models` "
+                        "%s=%.80s has no name: give a name (`entrain strategies` and `entrain models` "
                         "list them), or a path such as ./mine.so",
                         place, spec);
     memcpy(word_out, spec, length);
@@ -175,7 +176,7 @@ en_status eni_plugin_split(const char *place, const char *spec, char word_out[EN
     return EN_OK;
 }
 
-/* "./mine.so@name": the length of the path, and the name or NULL. */
+/* The length of the path in "./mine.so@name", and the name or NULL. */
 static size_t path_length(const char *word, const char **name_out)
 {
     const char *at = strstr(word, ".so@");

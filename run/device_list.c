@@ -6,7 +6,7 @@
 static const char expected[] =
     "auto, ref, cpu, cuda, cuda:INDEX, cuda:all, or several of one kind, as cpu:0,cpu:1 or cuda:0,cuda:1";
 
-/* "12" of "12,cpu:13"; -1: no index. */
+/* "12" of "12,cpu:13"; -1: not an index. */
 static int read_index(const char *text, size_t length)
 {
     int index = 0;
@@ -16,7 +16,7 @@ static int read_index(const char *text, size_t length)
     return index <= ENI_DEVICE_INDEX_MAX ? index : -1;
 }
 
-/* One of the list, KIND:INDEX, `length` characters of it. */
+/* Adds one item, KIND:INDEX, of `length` characters. */
 static const char *add(eni_device_list *list, const char *one, size_t length)
 {
     const size_t kind = strlen(list->kind);
@@ -43,7 +43,7 @@ const char *eni_device_list_read(const char *spec, eni_device_list *list_out)
     const char *wrong = spec[kind] == ':' && strcmp(list.kind, "auto") == 0 ? expected : NULL;
     if (spec[kind] == ':' && !list.is_all)
         for (const char *one = spec; wrong == NULL;) {
-            const size_t length = strcspn(one, ",+"); /* in an arm of a comparison '+' stands for ',' */
+            const size_t length = strcspn(one, ",+"); /* arms of a comparison write '+' for ',' */
             wrong = add(&list, one, length);
             if (one[length] == '\0') break;
             one += length + 1;

@@ -1,4 +1,4 @@
-/* rank_groups.c - reads a cut of the ranks into groups, writes it, and places a rank in it. */
+/* rank_groups.c - reads and writes a grouping of the ranks, and locates a rank in it. */
 #include "run/rank_groups.h"
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 typedef struct cut_reader {
     const char *at;
     int32_t nranks;
-    int32_t *first; /* NULL: the form alone is looked at. While reading, the number of the group, or -1 */
+    int32_t *first; /* NULL: only the syntax is checked. While reading: the group's number, or -1 */
 } cut_reader;
 
 typedef enum verdict { GOOD, NO_FORM, FAR, TWICE, MISSING, TOO_MANY } verdict;
@@ -27,7 +27,7 @@ static bool number(cut_reader *r, int32_t *value_out)
     return true;
 }
 
-/* "3" or "4-6"; *rank_out is the last rank that was looked at. */
+/* "3" or "4-6"; *rank_out is the last rank read. */
 static verdict range(cut_reader *r, int32_t group, int32_t *rank_out)
 {
     int32_t lo, hi;
@@ -45,7 +45,7 @@ static verdict range(cut_reader *r, int32_t group, int32_t *rank_out)
     return GOOD;
 }
 
-/* "0-1;2,4-5;3", with a '+' in place of a ',' where commas mean something else (in an arm of a comparison). */
+/* "0-1;2,4-5;3", with '+' for ',' in an arm of a comparison, where commas separate options. */
 static verdict lists(cut_reader *r, int32_t *rank_out)
 {
     for (int32_t group = 0;; r->at++) {
@@ -62,7 +62,7 @@ static verdict lists(cut_reader *r, int32_t *rank_out)
     return GOOD;
 }
 
-/* As many ranks in each as in the others, or one more. */
+/* Group sizes differ by at most one. */
 static verdict neighbours(cut_reader *r, int32_t n)
 {
     if (r->first != NULL && n > r->nranks) return TOO_MANY;
@@ -71,7 +71,7 @@ static verdict neighbours(cut_reader *r, int32_t n)
     return GOOD;
 }
 
-/* From the number of each rank's group to its first rank: from the end on, so that what lies below is a number still. */
+/* Replaces each rank's group number by the group's first rank, from the end on, so that lower entries are still numbers. */
 static void lead(cut_reader *r)
 {
     for (int32_t i = r->nranks; r->first != NULL && i-- > 0;) {
@@ -82,7 +82,7 @@ static void lead(cut_reader *r)
     }
 }
 
-/* A number alone is how many; but "0", which is none, a rank. */
+/* A single number is a count of groups, except "0", which is a rank. */
 static verdict read(cut_reader *r, int32_t *rank_out)
 {
     int32_t n = 0;
@@ -97,7 +97,7 @@ static verdict read(cut_reader *r, int32_t *rank_out)
 }
 
 static const char form[] =
-    "groups of ranks with ';' between, as '0-1;2-3' or '0,2;1,3', or how many groups of neighbours";
+    "groups of ranks separated by ';', as '0-1;2-3' or '0,2;1,3', or a number of groups of neighbours";
 
 const char *eni_rank_groups_check(const char *text)
 {
@@ -114,7 +114,7 @@ en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_
     case GOOD: return EN_OK;
     case FAR:
         return eni_fail(EN_EINVAL, "groups",
-                        "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give "
+                        "--groups: \"%.200s\" names rank %d, but the run has %d worker%s; give "
                         "each rank from 0 to %d once",
                         text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
     case TWICE:
@@ -122,18 +122,17 @@ en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_
                         text, rank);
     case MISSING:
         return eni_fail(EN_EINVAL, "groups",
-                        "--groups: \"%.200s\" has rank %d in no group; give each rank from 0 to %d once",
-                        text, rank, nranks - 1);
+                        "--groups: \"%.200s\" lacks rank %d; give each rank from 0 to %d once", text, rank,
+                        nranks - 1);
     case TOO_MANY:
         return eni_fail(EN_EINVAL, "groups",
-                        "--groups: \"%.200s\" groups are more than the run's %d worker%s; give %d at most",
+                        "--groups: \"%.200s\" is more groups than the run's %d worker%s; give %d at most",
                         text, nranks, nranks == 1 ? "" : "s", nranks);
-    default:
-        return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" is not understood; give %s", text, form);
+    default: return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" is invalid; give %s", text, form);
     }
 }
 
-/* ---- writing, placing ---------------------------------------------------------------------------------- */
+/* ---- writing, locating --------------------------------------------------------------------------------- */
 
 void eni_rank_groups_text(const int32_t *first, int32_t nranks, char *text_out, size_t bytes)
 {
@@ -153,7 +152,7 @@ void eni_rank_groups_text(const int32_t *first, int32_t nranks, char *text_out, 
     }
 }
 
-/* Its place among the ranks with its first rank, how many they are, and how many cuts there are. */
+/* The rank's position in its group, the group's size, and the number of groups. */
 static void place(const int32_t *first, const en_world *world, int32_t *rank_out, int32_t *n_out,
                   int32_t *groups_out)
 {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Between the two, of which the first is below the target and the second is not. */
+/* Interpolates between two points, the first below the target and the second not. */
 static void interpolate(const eni_eval *a, const eni_eval *b, double target, eni_reach *reach)
 {
     const double part = isnan(a->accuracy) ? 1 : (target - a->accuracy) / (b->accuracy - a->accuracy);
@@ -13,14 +13,14 @@ static void interpolate(const eni_eval *a, const eni_eval *b, double target, eni
     reach->high = b->t;
 }
 
-/* [from, to] of the reach: the grid points that enclose the moment. */
+/* Finds [from, to] of the reach: the grid points that enclose the moment. */
 static bool find_in_grid(const eni_eval *evals, size_t n, double target, eni_reach *reach)
 {
-    size_t before = n; /* the last of the grid below the target; n: none */
+    size_t before = n; /* the last grid point below the target; n: none */
     int row = 0;
     for (size_t i = 0; i < n; i++) {
         if (evals[i].is_bracket) continue;
-        if (!(evals[i].accuracy >= target)) { /* NAN is no success */
+        if (!(evals[i].accuracy >= target)) { /* NAN counts as below */
             before = i;
             row = 0;
             continue;
@@ -38,7 +38,7 @@ eni_reach eni_reach_find(const eni_eval *evals, size_t n, double target)
 {
     eni_reach reach = {.t = INFINITY, .samples = INFINITY, .low = INFINITY, .high = INFINITY};
     if (!find_in_grid(evals, n, target, &reach)) return reach;
-    if (reach.from == reach.to) { /* nothing below was evaluated: it may have been any time before */
+    if (reach.from == reach.to) { /* no earlier point: it may have been any time before */
         const eni_eval *first = &evals[reach.to];
         reach.t = reach.high = first->t;
         reach.samples = first->samples;

@@ -1,5 +1,5 @@
 /* reach.h - when a curve counts as having reached a target (docs/measurement.md): one rule for the worker,
- * which evaluates by it, and for the report. */
+ * which schedules evaluations by it, and for the report. */
 #ifndef RUN_REACH_H
 #define RUN_REACH_H
 
@@ -12,18 +12,18 @@ typedef struct eni_eval {
     double t;        /* seconds on the training clock */
     double loss;     /* NAN: not given */
     double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
-    bool is_bracket; /* evaluated only to enclose the target: not of the grid */
+    bool is_bracket; /* evaluated only to enclose the target; not in the grid */
 } eni_eval;
 
 typedef struct eni_reach {
-    double t, samples; /* linear in accuracy between the two that enclose the moment; INFINITY: not reached */
-    double low, high;  /* seconds of these two; 0 is low where nothing was evaluated before */
-    size_t from, to;   /* reached: the grid points that enclose it; equal where there is none before */
+    double t, samples; /* interpolated by accuracy between the enclosing points; INFINITY: not reached */
+    double low, high;  /* seconds of the enclosing points; low is 0 without an earlier one */
+    size_t from, to;   /* if reached: the grid points that enclose it; equal without an earlier one */
 } eni_reach;
 
 enum { ENI_REACH_IN_A_ROW = 3 };
 
-/* The first of three points of the grid in a row at or above the target. `evals` (n) are in order of samples. */
+/* Finds the first of three consecutive grid points at or above the target. `evals` (n) are in order of samples. */
 eni_reach eni_reach_find(const eni_eval *evals, size_t n, double target);
 
 #endif

@@ -1,4 +1,4 @@
-/* units.c - a number and its unit, one parser for all; the tables of units stand first. */
+/* units.c - a number and its unit: one parser for all, after the tables of units. */
 #include "run/units.h"
 
 #include <ctype.h>
@@ -32,7 +32,7 @@ bool eni_parse_i64(const char *text, int64_t *value_out)
     return true;
 }
 
-/* The first `length` letters, as a text of their own; false: they do not fit. */
+/* Copies the first `length` letters into a text of their own; false if they do not fit. */
 static bool cut(const char *text, size_t length, char *text_out, size_t bytes)
 {
     if (length >= bytes) return false;
@@ -41,14 +41,14 @@ static bool cut(const char *text, size_t length, char *text_out, size_t bytes)
     return true;
 }
 
-/* The same as a whole number. */
+/* Parses the first `length` letters as an integer. */
 static bool whole(const char *text, size_t length, int64_t *value_out)
 {
     char digits[24];
     return cut(text, length, digits, sizeof digits) && eni_parse_i64(digits, value_out);
 }
 
-/* A decimal number at the start of `text`; *rest_out is what follows. */
+/* A decimal number at the start of `text`; *rest_out is the rest. */
 static bool number(const char *text, double *value_out, const char **rest_out)
 {
     size_t plain = strspn(text, "+-.0123456789");
@@ -59,7 +59,7 @@ static bool number(const char *text, double *value_out, const char **rest_out)
     errno = 0;
     double value = strtod(text, &rest);
     if (rest == text || !isfinite(value) || text[0] == '+') return false;
-    if (errno == ERANGE && value == 0) return false; /* 1e-400: somebody meant something by it */
+    if (errno == ERANGE && value == 0) return false; /* 1e-400 was meant to be more than 0 */
     *value_out = value;
     *rest_out = rest;
     return true;
@@ -172,7 +172,7 @@ static bool net_part(const char *part, size_t length, uint64_t *rate, int64_t *d
     if (strncmp(text, "rate:", 5) == 0) return *rate == 0 && eni_parse_rate(text + 5, rate);
     if (strncmp(text, "delay:", 6) != 0 || *delay >= 0 || !eni_parse_duration(text + 6, delay)) return false;
     return *delay == 0 ||
-           !isdigit((unsigned char)text[length - 1]); /* 5 would be seconds, which nobody means */
+           !isdigit((unsigned char)text[length - 1]); /* 5 would mean seconds, a likely mistake */
 }
 
 bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out)
@@ -223,7 +223,7 @@ bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute
     return is_again || *is_mean_out || strcmp(text, "rank0") == 0;
 }
 
-/* A whole number in [least, ENI_SIDE_MAX] at the head of the text; NULL: there is none. */
+/* An integer in [least, ENI_SIDE_MAX] at the start of the text; NULL if malformed. */
 static const char *side(const char *text, int least, int *side_out)
 {
     int64_t value;
@@ -254,7 +254,7 @@ bool eni_augment_parse(const char *text, eni_transform *t)
     return true;
 }
 
-/* How many numbers stand in text[0 .. length), with commas between; 0: they do not. */
+/* Parses comma-separated numbers in text[0 .. length) and returns their count; 0 if malformed. */
 static int numbers(const char *text, size_t length, float *values_out)
 {
     char one[32];

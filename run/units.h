@@ -1,7 +1,7 @@
-/* units.h - texts with units: rates, durations, sizes, numbers. Pure functions; nothing is logged: a caller
- * knows the place and says what is wrong. Every parser reads the whole text or fails, accepts no sign, no
- * NaN and no infinity unless said, and sets its output only on success (true). Unit letters may be of either
- * case, apart from bit and B: "200MB", "200mb" and "1.5GiB" are bytes, "1Gbit" are bits. */
+/* units.h - texts with units: rates, durations, sizes, numbers. Pure functions that log nothing: the caller knows
+ * the place and reports the error. Every parser reads the whole text or fails, accepts no sign, NaN or infinity
+ * unless documented, and sets its output only on success (true). Unit letters may be of either case, apart from
+ * bit and B: "200MB", "200mb" and "1.5GiB" are bytes, "1Gbit" are bits. */
 #ifndef RUN_UNITS_H
 #define RUN_UNITS_H
 
@@ -17,16 +17,16 @@ bool eni_parse_i64(const char *text, int64_t *value_out);
 /* A finite real number: strtod's decimal forms, without hexadecimal. */
 bool eni_parse_real(const char *text, double *value_out);
 
-/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024) per second, or kbit Mbit Gbit; without unit: bytes; a
- * trailing "/s" is fine. > 0. */
+/* B, kB MB GB (powers of 1000), KiB MiB GiB (powers of 1024) per second, or kbit Mbit Gbit; without a unit: bytes; a
+ * trailing "/s" is allowed. > 0. */
 bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out);
 
-/* ns us ms s min h; without unit: seconds. */
+/* ns us ms s min h; without a unit: seconds. */
 bool eni_parse_duration(const char *text, int64_t *ns_out);
 
-/* An amount of samples, "20000", or below 0 of epochs: "10epochs" is -10, which becomes samples once it is
- * known how many an epoch has. And up to ENI_AMOUNTS_MAX, rising, with ',' or
- * '+' between them: how many, 0 if the text is none. */
+/* An amount of samples, "20000", or of epochs, as a negative number: "10epochs" is -10, converted to samples once the
+ * epoch's size is known. And up to ENI_AMOUNTS_MAX rising ones separated by ',' or '+': returns how many, 0 if the text
+ * is invalid. */
 enum { ENI_AMOUNTS_MAX = 8 };
 bool eni_parse_amount(const char *text, int64_t *amount_out);
 int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX]);
@@ -36,7 +36,7 @@ void eni_format_amount(int64_t amount, char *text_out, size_t bytes);
 /* The shortest text that reads back as the same value: "2.5s". */
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 
-/* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. */
+/* "rate:200MB,delay:50us", either alone, or "none": 0 is an unlimited rate or no delay. */
 bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
 
 /* "RANK@TIME", as "2@500ms": rank >= 1, time > 0. And "RANK:FACTOR", FACTOR in [1, 1000]. */
@@ -46,16 +46,16 @@ bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out
 /* "rank0", "mean" or "recompute:N": N in 1 .. 2^32, else 0. */
 bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute_out);
 
-/* "crop:SIDE[:PAD]", "flip", both with a comma between, or "none". */
+/* "crop:SIDE[:PAD]", "flip", both separated by a comma, or "none". */
 bool eni_augment_parse(const char *text, eni_transform *transform);
 
-/* "MEAN:DEVIATION", or up to three of each with commas between; deviations are above 0. */
+/* "MEAN:DEVIATION", or up to three of each separated by commas; deviations are above 0. */
 bool eni_normalize_parse(const char *text, eni_transform *transform);
 
-/* "SETTING:ARM:ARM", two arms by their order from 1; they come out from 0. Setting: less than 32 letters. */
+/* "SETTING:ARM:ARM", two arms numbered from 1; the outputs count from 0. Setting: less than 32 letters. */
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);
 
-/* How many letters of an arm's text are its name: 5 of "tuned=ring:lr=0.1"; 0: it has none, and goes by its text. */
+/* Length of the name in an arm's text: 5 of "tuned=ring:lr=0.1"; 0: it has no name, and its text serves as one. */
 enum { ENI_ARM_NAME = 40 }; /* letters at most */
 size_t eni_arm_name(const char *text);
 

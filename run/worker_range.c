@@ -1,4 +1,4 @@
-/* worker_range.c - reads, writes and searches a range of numbers of workers. */
+/* worker_range.c - reads, writes and searches a range of worker counts. */
 #include "run/worker_range.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 enum { MOST = 1024 };
 
-/* Digits only, up to the limit; *at is behind them. */
+/* Digits only, up to the limit; leaves *at after them. */
 static bool number(const char **at, int64_t limit, int64_t *value_out)
 {
     const size_t digits = strspn(*at, "0123456789");
@@ -23,8 +23,7 @@ static bool number(const char **at, int64_t limit, int64_t *value_out)
 
 const char *eni_worker_range_read(const char *text, eni_worker_range *elastic_out)
 {
-    static const char expected[] =
-        "MIN..MAX with whole numbers from 1 to 1024, the smaller one first, as 2..8";
+    static const char expected[] = "MIN..MAX with whole numbers from 1 to 1024, MIN <= MAX, as 2..8";
     int64_t min, max, batch = 0;
     if (!number(&text, MOST, &min) || strncmp(text, "..", 2) != 0) return expected;
     text += 2;
@@ -59,8 +58,7 @@ void eni_worker_range_why(const eni_worker_range *elastic, int32_t wanted, int32
     text_out[0] = '\0';
     if (workers < wanted)
         snprintf(text_out, bytes,
-                 "; %d workers cannot share out the %" PRId64
-                 " samples of a step (--global-batch-size) evenly",
+                 "; %d workers cannot evenly share the %" PRId64 " samples of a step (--global-batch-size)",
                  (int)wanted, elastic->batch);
 }
 

@@ -2,12 +2,13 @@
 # arm64.sh BUILD: compiles for arm64 and runs that under qemu, in a root of its own (tools/root.sh): ref_hashes.sh, whose weights
 # must be those of the programs in BUILD, which this machine runs itself, then the unit tests. Exit 77, with one sentence, where no such
 # root can be made.
+# Promise: On emulated arm64 the unit tests pass, and ring, ps-sync and solo on ref end with the bytes of x86-64.
 [ -x "$1/entrain" ] || { echo "arm64.sh BUILD: a build folder of this machine's own" >&2; exit 2; }
 build=$(cd "$1" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2
 in_root() { tools/root.sh bookworm+arm64 "$@"; }
 
-in_root make -s BUILD=/build ARCH=arm64 JOBS="${JOBS:-$(nproc)}" CMAKE_FLAGS=-DEN_WERROR=ON tests || exit
+in_root make -s BUILD=/build ARCH=arm64 JOBS="${JOBS:-$(nproc)}" CMAKE_FLAGS=-DEN_WERROR=ON TESTS=units tests || exit
 # arm64 has fused multiply-adds at its base, which round once: none may be in what promises the same bytes.
 in_root sh -c 'aarch64-linux-gnu-objdump -d /build/entrain /build/psd /build/worker /build/plugins/*.so > /tmp/code &&
     ! grep -m 3 -wE "fn?m(add|sub)|fml[as]" /tmp/code' || exit 1

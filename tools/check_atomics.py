@@ -10,6 +10,8 @@ import pathlib
 import re
 import sys
 
+# Promise: Every atomic has a row in docs/memory-order.md, with its lines, its order and what it publishes.
+
 PAGE = "docs/memory-order.md"
 TREES = ("cli", "config", "core", "data", "examples", "include", "models", "ops", "plugin", "rank", "remote", "report", "run",
          "runtime", "server", "strategies", "worker")

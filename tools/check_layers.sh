@@ -23,9 +23,10 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     rank) echo "core run ops models/formats data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     # The rooms of worker and its roof share one object (worker/worker.h), so arrows between them go both ways.
     worker|worker/*) echo "worker rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    virtual) echo "core run ops config runtime" ;;
     report) echo "core run config" ;;
     cli/launcher) echo "core run plugin ops config data runtime" ;;
-    cli) echo "cli/launcher report core run plugin ops config models data remote runtime" ;;
+    cli) echo "cli/launcher report virtual core run plugin ops config models data remote runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -45,7 +46,7 @@ vendor() { # header -> the folders that may include it
 bad=0
 offence() { echo "$1"; bad=1; }
 for folder in core run plugin config models models/formats data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
-    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel report cli/launcher cli strategies; do
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel virtual report cli/launcher cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do

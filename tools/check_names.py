@@ -12,19 +12,23 @@ import pathlib
 import re
 import sys
 
+# Promise: No two types and no two files share a name, an object of the run has at most 25 members, and a/b.c has
+# tests/a/test_b.c or a line in tests/mirror.txt.
+
 OWN_MEMBERS = 25  # members that an object of the run may have; a named part counts as one
 OBJECTS = {  # tables of calls and flat records (configurations, messages, results, facts) may have more
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
-         "server", "strategies", "worker")
+         "server", "strategies", "virtual", "worker")
 ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested beside the folder that they are a part of
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
 SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
     {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
     {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its maker
+    {"include/entrain", "runtime/sim"},  # what it is about
 ]
 
 

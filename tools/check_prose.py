@@ -11,13 +11,13 @@ import re
 import sys
 
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
-         "server", "strategies", "worker")
+         "server", "strategies", "virtual", "worker")
 WIDTH = 100
 KINDS = {
     "relative": re.compile(r"(?:What|Who|Whose|Whom|That|Which)\b(?! is\b[^.]*:)"),
     "of": re.compile(r"Of\b(?! course\b)"),
-    "none": re.compile(r".*\b(?:is|are|was|were) none\b", re.S),
-    "no": re.compile(r".*\b(?:is|are|was|were) no\b(?! (?:longer|more|less|such|way|need|other|room)\b)(?= \w)", re.S),
+    "none": re.compile(r".*(?<!there )\b(?:is|are|was|were) none\b", re.S),
+    "no": re.compile(r".*(?<!there )\b(?:is|are|was|were) no\b(?! (?:longer|more|less|such|way|need|other|room)\b)(?= \w)", re.S),
     "ever": re.compile(r".*\bfor ever\b", re.S),
 }
 LIMITS = {  # kind: (messages, comments, pages)

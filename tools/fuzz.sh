@@ -2,6 +2,7 @@
 # fuzz.sh [SECONDS [TARGET..]]: builds the libFuzzer targets with clang, ASan and UBSan, and runs each (or those
 # named) for SECONDS (FUZZ_SECONDS, else 60) from its corpus. FUZZ_RUNS=N: N executions of each instead.
 # Exit 1 at the first finding; its input is in build-fuzz/. What is found belongs into tests/fuzz/corpus/TARGET.
+# Promise: Parsers take any input, under AddressSanitizer and UndefinedBehaviorSanitizer.
 set -e
 cd "$(dirname "$0")/.."
 seconds=${1:-${FUZZ_SECONDS:-60}}
@@ -15,16 +16,13 @@ cmake --build build-fuzz -j "$(nproc)" --target fuzzers >/dev/null
 [ $# -gt 0 ] || set -- $(ls build-fuzz/fuzz | sed -n 's/^fuzz_//p')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
-for name in "$@"; do
-    mkdir -p "$work/$name"
-    cp -r "tests/fuzz/corpus/$name/." "$work/$name"
-    echo "fuzz $name, $budget"
-    # A pipe would hide the fuzzer's exit status.
-    if ! "build-fuzz/fuzz/fuzz_$name" -artifact_prefix="build-fuzz/$name-" "$budget" -timeout=10 -rss_limit_mb=2048 \
-        -print_final_stats=1 "$work/$name" >"$work/$name.log" 2>&1; then
-        grep -vE '^#[0-9]+' "$work/$name.log" | tail -40
-        echo "fuzz $name failed"
-        exit 1
+# A core each. A pipe would hide the fuzzer's exit status.
+printf '%s\n' "$@" | xargs -P "$(nproc)" -I NAME sh -c '
+    mkdir -p "$2/$1" && cp -r "tests/fuzz/corpus/$1/." "$2/$1" || exit 1
+    if ! "build-fuzz/fuzz/fuzz_$1" -artifact_prefix="build-fuzz/$1-" "$3" -timeout=10 -rss_limit_mb=2048 \
+        -print_final_stats=1 "$2/$1" >"$2/$1.log" 2>&1; then
+        grep -vE "^#[0-9]+" "$2/$1.log" | tail -40
+        echo "fuzz $1 failed"
+        exit 255 # xargs starts no other
     fi
-    grep number_of_executed_units "$work/$name.log"
-done
+    echo "fuzz $1: $(grep number_of_executed_units "$2/$1.log")"' sh NAME "$work" "$budget"

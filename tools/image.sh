@@ -2,6 +2,8 @@
 # image.sh: builds the image of ./Dockerfile with buildah and tries what README promises of it, as uid 1000, on a root that
 # nobody can write, with 64 MiB of /dev/shm. In place of the registry's debian:13 it takes the bare Debian of tools/root.sh.
 # Exit 77, with one sentence, where it cannot be tried; 0 or 1 else.
+# Promise: The container runs README's commands as uid 1000 on a read-only root with 64 MiB of /dev/shm; SIGTERM ends
+# it with 143 and a checkpoint. Two containers share memory in one network namespace, and say why in two.
 tree=$(cd "$(dirname "$0")/.." && pwd) || exit 2
 skip() { echo "SKIP: no image: $*"; exit 77; }
 fail() { echo "image: $*" >&2; [ ! -f "$work/log" ] || tail -n 20 "$work/log" >&2; exit 1; }

@@ -3,6 +3,7 @@
 # into the copy, alone, and runs the tests that should find it. Without any of them the same tests must pass. Prints a
 # table; exit 1 if a bug is not caught.
 # mutations.sh --check: every patch applies to the product, and has its line in mutants.txt.
+# Promise: The suite catches every known bug of tests/mutations/mutants.txt.
 cd "$(dirname "$0")/.." || exit 2
 command -v git >/dev/null || { echo "SKIP: there is no git, which puts the bugs in"; exit 77; }
 list=tests/mutations/mutants.txt

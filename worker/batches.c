@@ -27,7 +27,7 @@ static int add_size(const eni_worker *w, uint64_t micro_batch, uint64_t *sizes, 
     return n + 1;
 }
 
-/* The sizes within a step differ by one at most: its first micro-batch has the largest, its last the
+/* The sizes within a step differ by one at most; the first micro-batch is the largest, the last the
  * smallest. */
 int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES])
 {
@@ -54,7 +54,8 @@ typedef struct scratch {
     void *there[3]; /* on a GPU: the same three */
     en_event *done; /* on a GPU */
     /* of a pass that is timed */
-    double *ready;     /* by bucket: seconds until it may leave, summed over the passes; NULL: nobody asks */
+    /* seconds until a bucket may leave, by bucket, summed over the passes; NULL if not asked for */
+    double *ready;
     uint32_t complete; /* buckets */
     int64_t begin_ns;
 } scratch;
@@ -94,7 +95,7 @@ static en_status open_scratch(scratch *s, uint64_t n)
     return is_on_gpu ? open_on_gpu(s, bytes) : EN_OK;
 }
 
-/* A GPU that does not answer may still write what it was given: that stays (gpu/vectors.h). */
+/* A GPU that does not answer may still write to its memory, so that is not freed (gpu/vectors.h). */
 static void close_scratch(scratch *s, en_status st)
 {
     const eni_device *d = &s->w->device;
@@ -113,7 +114,8 @@ static void note_ready(scratch *s, uint32_t bucket)
     if (bucket < ENI_COST_BUCKETS) s->ready[bucket] += (double)(eni_now_ns() - s->begin_ns) * 1e-9;
 }
 
-/* A bucket leaves when the layer before it comes back, as in training; staged, when its gradient has arrived. */
+/* A bucket leaves when the layer before it begins backward, as in training; staged, when its gradient is
+ * here. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     scratch *s = user;
@@ -128,8 +130,8 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     return EN_OK;
 }
 
-/* As when the host exchanges them. */
-static en_status bring_weights(const eni_worker *w)
+/* As after an exchange by the host. */
+static en_status copy_weights_in(const eni_worker *w)
 {
     return w->device.ops->copy(w->device.ctx, (void *)(uintptr_t)eni_vectors_param(w),
                                eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0),
@@ -156,7 +158,7 @@ static en_status pass(scratch *s, uint64_t n)
         .n = (int64_t)n, .x = is_there ? s->there[0] : s->x, .target = is_there ? s->there[1] : s->target};
     EN_TRY(eni_rank_alive(&w->rank));
     if (w->team != NULL) return eni_team_warm_up(w, &input, s->grad);
-    if (is_staged) EN_TRY(bring_weights(w));
+    if (is_staged) EN_TRY(copy_weights_in(w));
     EN_TRY(en_model_forward(w->model, param, NULL, &input));
     EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, hook, s));
     if (!is_there) return EN_OK;
@@ -182,7 +184,7 @@ en_status eni_warm_up(eni_worker *w)
     return st;
 }
 
-/* Whether one rank or more say so; all wait for all. */
+/* Whether any rank says so; all wait for all. */
 static en_status agree(const eni_worker *w, bool own, bool *any_out)
 {
     const eni_coll_op mean = {
@@ -194,8 +196,8 @@ static en_status agree(const eni_worker *w, bool own, bool *any_out)
     return EN_OK;
 }
 
-/* In lock step, as ranks are: a round is over when the slowest is, and the mean over the rounds has what a busy machine
- * adds to some of them. Rounds below 0 are not on the clock. */
+/* The ranks run in lock step, as in training: a round ends when the slowest rank has finished, so the mean
+ * over the rounds includes what a busy machine adds to some of them. Rounds below 0 are not timed. */
 en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out,
                            double ready_out[ENI_COST_BUCKETS])
 {
@@ -225,13 +227,13 @@ en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out
     return st;
 }
 
-/* ---- the real ones ---- */
+/* ---- the loader ---- */
 
 static en_status claim(void *user, uint64_t *micro_batch_out)
 {
     eni_worker *w = user;
     EN_TRY(eni_member_claim(w->rank.member, micro_batch_out, eni_rank_answer_by(&w->rank, 60 * ENI_SECOND)));
-    *micro_batch_out += w->rank.saving.first_micro; /* the budget is what was left (join.c) */
+    *micro_batch_out += w->rank.saving.first_micro; /* only the rest of the budget (join.c) */
     return EN_OK;
 }
 

@@ -1,5 +1,5 @@
 /* check.c - `entrain check`: can these processes reach each other? One all-reduce and one step of the
- * strategy with known sums, and a line per rank. */
+ * strategy with known sums; each rank prints a line. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ static void fill(const eni_worker *w, uint32_t slot, float value)
         v[i] = value;
 }
 
-/* Every element of every bucket must be lower by `change` than it was (before NULL: than 0); the first that
- * is not is named. */
+/* Every element of every bucket must be `change` below `before` (NULL: below 0); names the first that is
+ * not. */
 static en_status expect(const eni_worker *w, uint32_t slot, const float *before, float change,
                         const char *what)
 {
@@ -40,7 +40,7 @@ static en_status expect(const eni_worker *w, uint32_t slot, const float *before,
     return EN_OK;
 }
 
-/* Rank r brings r + 1: the mean is (n + 1) / 2. */
+/* Rank r contributes r + 1, so the mean is (n + 1) / 2. */
 static en_status try_all_reduce(eni_worker *w, double *us_out)
 {
     const float mean = (float)(w->rank.world.nranks + 1) / 2;
@@ -52,15 +52,14 @@ static en_status try_all_reduce(eni_worker *w, double *us_out)
     return expect(w, ENI_SLOT_EVAL, NULL, -mean, "the all-reduce");
 }
 
-/* As a step does; but nothing else is under way. */
+/* As in a step, but nothing else is in flight. */
 static en_status send_out(eni_worker *w, uint32_t bucket)
 {
     EN_TRY(eni_vectors_send_out(w, bucket));
     return eni_vectors_await(w, bucket);
 }
 
-/* One step of the strategy: all weights start equal, so after it they are lower by lr times the mean
- * gradient. */
+/* One step of the strategy: all weights start equal and drop by lr times the mean gradient. */
 static en_status try_step(eni_worker *w, double *us_out)
 {
     const float change = (float)w->rank.job.schedule.base * (float)(w->rank.world.nranks + 1) / 2;
@@ -82,12 +81,12 @@ static en_status try_step(eni_worker *w, double *us_out)
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     EN_TRY(expect(w, ENI_SLOT_PARAM, before, change, w->rank.job.strategy->name));
     if (!eni_vectors_are_staged(w)) return EN_OK;
-    EN_TRY(eni_vectors_fetch_param(w)); /* what the next forward would read there */
+    EN_TRY(eni_vectors_fetch_param(w)); /* what the next forward would read */
     return expect(w, ENI_SLOT_GRAD, before, change, w->rank.job.strategy->name);
 }
 
-/* Which GPU, and how its vectors travel. */
-static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t bytes)
+/* This rank's GPU, and how its vectors travel. */
+static void describe_gpu(const eni_worker *w, double step_us, char *text, size_t bytes)
 {
     static const char *const ways[] = {
         [ENI_GPU_ALONE] = "alone", [ENI_GPU_GROUP] = "NCCL", [ENI_GPU_SHARED] = "CUDA IPC"};
@@ -117,7 +116,7 @@ static en_status try_all(eni_worker *w)
     if (w->rank.exchange.client != NULL)
         eni_text_add(text, sizeof text, "; push-pull (%s): sum ok, %.0f us",
                      eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp", step_us);
-    tell_gpu(w, step_us, text, sizeof text);
+    describe_gpu(w, step_us, text, sizeof text);
     puts(text);
     fflush(stdout);
     return EN_OK;

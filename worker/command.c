@@ -1,6 +1,6 @@
-/* command.c - the command of a rank: what of it the rank is told (rank/rank_options.h); what it can find
- * wrong by itself, before it meets anybody, since whoever waits for it would learn it later and from somebody
- * else; and the folders that it names. */
+/* command.c - the command of a rank: the options that it gives the rank (rank/rank_options.h); the errors
+ * that a rank can find alone, before it connects to anybody, since its peers would learn of them later and
+ * from somebody else; and the folders that it names. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "runtime/spec/strategies.h"
 #include "worker/worker.h"
 
-/* ---- what the rank is told ---- */
+/* ---- the rank's options ---- */
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
  * text of --data, which is a folder's path on one host. */
@@ -32,7 +32,7 @@ static en_status add_config_key(void *user, const char *key, const char *value, 
     return eni_run_spec_add(user, key, value == NULL ? "" : value);
 }
 
-/* What must be equal on all ranks, as far as flags say it. */
+/* The flags' part of the run spec: these must be equal on all ranks. */
 static en_status tell_flags(eni_worker *w)
 {
     w->spec = eni_alloc(sizeof *w->spec);
@@ -116,7 +116,7 @@ en_status eni_tell_rank(eni_worker *w)
     return EN_OK;
 }
 
-/* ---- what can be found wrong ---- */
+/* ---- errors that a rank finds alone ---- */
 
 static en_status check_stragglers(const eni_worker *w)
 {
@@ -132,7 +132,7 @@ static en_status check_stragglers(const eni_worker *w)
     return EN_OK;
 }
 
-/* Rank 0's weights become everybody's. A rank that has none yet may become rank 0. */
+/* Rank 0's weights become everybody's, and a rank without a number may become rank 0. */
 static en_status read_init(eni_worker *w)
 {
     if (w->config->init == NULL || w->rank.world.rank > 0 || w->config->resume != NULL) return EN_OK;
@@ -141,7 +141,7 @@ static en_status read_init(eni_worker *w)
     return eni_weights_load(w->config->init, &w->rank.job.schema, w->rank.job.init, w->rank.job.state);
 }
 
-/* Rank 0 takes it for all ranks, before it meets them; where a launcher has started us, that one has. */
+/* Rank 0 takes it for all ranks before they meet; if a launcher started us, the launcher has taken it. */
 static en_status take_out(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -164,21 +164,21 @@ en_status eni_validate(eni_worker *w)
     return read_init(w);
 }
 
-/* Flags that are for GPUs, on a device that is none: refused, because a run that takes them and does nothing
- * is found out when it is too late. What a host does anyway is passed over: it computes in 32 bits, so --tf32
- * has nothing to round; and in the same bits every time, so it is --deterministic. */
+/* Refuses flags that only a GPU can follow on a device that is not a GPU: a run that ignored them would be
+ * found out too late. Flags that every host satisfies pass: it computes in 32 bits, so --tf32 has nothing to
+ * round, and always in the same bits, so it is --deterministic. */
 en_status eni_refuse_without_gpu(const eni_config *config)
 {
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     if (eni_device_is_gpu(config->device)) return EN_OK;
     if (config->backend == ENI_BACKEND_NCCL)
         eni_error("worker",
-                  "--backend=nccl moves gradients between GPUs, and --device=%s is none: use --device=cuda, "
-                  "or --backend=host",
+                  "--backend=nccl moves gradients between GPUs, but --device=%s is not a GPU: use "
+                  "--device=cuda, or --backend=host",
                   config->device);
     else if (config->precision != ENI_PRECISION_FP32)
         eni_error("worker",
-                  "--precision=%s is for GPUs, and --device=%s is none: use --device=cuda, or leave it away",
+                  "--precision=%s needs a GPU, but --device=%s is not a GPU: use --device=cuda, or omit it",
                   precisions[config->precision], config->device);
     else
         return EN_OK;
@@ -198,7 +198,7 @@ static en_status dump_config(const eni_worker *w)
     return eni_fail(EN_EIO, "worker", "cannot write %s: %s", path, strerror(errno));
 }
 
-/* Nothing is refused any more: what the folder held makes room, before anybody writes there. */
+/* Nothing is refused from here on: the folder's earlier contents make room before anybody writes to it. */
 static en_status begin_out(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -219,7 +219,7 @@ en_status eni_begin_folders(eni_worker *w)
     if (c->tensorboard != NULL && w->rank.records.asked.tensorboard == NULL)
         return eni_fail(
             EN_EINVAL, "worker",
-            "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
+            "--tensorboard has no folder: give --tensorboard=FOLDER, or --out=FOLDER for the run");
     EN_TRY(eni_folder_check("--tensorboard", w->rank.records.asked.tensorboard));
     return c->checkpoint_every != 0 ? eni_folder_check("--checkpoint-dir", w->rank.saving.asked.dir) : EN_OK;
 }

@@ -1,7 +1,7 @@
-/* evaluate.c - what a model is judged on: the points of the curve, and the final model on the test set.
- *
- * Rank 0 does it when all have trained. On a host nobody else computes then, so it takes all cores, whatever
- * --threads says: with a device context and a model of its own, for how many threads a context has is fixed. */
+/* evaluate.c - evaluates a model: the points of the curve, and the final model on the test set. Rank 0 does
+ * it after all have trained. A host computes nothing else then, so the evaluation takes all its cores,
+ * whatever --threads says, with its own device context and model, since a context's number of threads is
+ * fixed. */
 #include "models/evaluation.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct eni_judge {
     en_model *model;
 } eni_judge;
 
-/* Many points may wait at the end: nobody who wants to end waits for them. */
+/* Many points may wait at the end; a run that is to end does not wait for them. */
 static en_status may_evaluate(void *worker)
 {
     eni_worker *w = worker;
@@ -100,6 +100,7 @@ en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, c
             eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, state, &set, &score));
     }
     *loss_out = score.loss;
-    *accuracy_out = w->rank.trainer.about.has_accuracy ? score.accuracy : NAN; /* a regression has none */
+    *accuracy_out =
+        w->rank.trainer.about.has_accuracy ? score.accuracy : NAN; /* a regression has no accuracy */
     return EN_OK;
 }

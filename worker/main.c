@@ -14,7 +14,7 @@
 #include "runtime/spec/strategies.h"
 #include "worker/worker.h"
 
-/* `worker --strategy=ssp --help`: what that strategy takes. */
+/* `worker --strategy=ssp --help`: the options of that strategy. */
 static void describe_strategy(const eni_config *config)
 {
     char plugins[4096];
@@ -26,7 +26,7 @@ static void describe_strategy(const eni_config *config)
     eni_strategy_show(stdout, strategy);
 }
 
-/* The last resort of shutdown.h: the compute thread is inside a long kernel, and this is another one. */
+/* The last resort of shutdown.h, on another thread: the compute thread is inside a long kernel. */
 static void leave_at_once(void *user, int code)
 {
     eni_worker *worker = user;
@@ -38,7 +38,7 @@ static void leave_at_once(void *user, int code)
     _exit(code);
 }
 
-/* A GPU that hangs: what libraries do in their exit handlers would wait for it. */
+/* A GPU hangs: the exit handlers of libraries would wait for it. */
 static void leave_stuck(int code)
 {
     fflush(NULL);
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
         const int signal_fd = eni_signals_open();
         eni_uploads *uploads;
         const bool is_writer =
-            config.rank == 0 && config.result_fd < 0; /* else our launcher's transfer has it */
+            config.rank == 0 && config.result_fd < 0; /* otherwise the launcher's transfer uploads */
         en_status st = eni_transfer_begin(&config, is_writer, signal_fd, &uploads);
         code = st == EN_OK ? run(&worker, signal_fd) : eni_signals_exit_code(st, signal_fd);
         st = eni_transfer_end(uploads, code == 0 ? EN_OK : EN_EIO);

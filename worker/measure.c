@@ -1,5 +1,6 @@
-/* measure.c - `entrain check -v` and `advise` in the place of training: what exchanges, copies and computing take on the
- * devices and the transport of a run. Every rank tells the launcher (cli/launcher/watch.c). */
+/* measure.c - `entrain check -v` and `advise` in place of training: the cost of exchanging, copying and
+ * computing on the devices and the transport of a run. Every rank reports to the launcher
+ * (cli/launcher/watch.c). */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@
 static const int64_t allreduce_ns = 200 * ENI_MILLI, copy_ns = 60 * ENI_MILLI, compute_ns = ENI_SECOND;
 static const uint64_t copy_bytes = 32 << 20;
 
-static void tell(const eni_worker *w, const char *what, double first, double second)
+static void report(const eni_worker *w, const char *what, double first, double second)
 {
     char line[96];
     const int n = snprintf(line, sizeof line, "cost %s %.9g %.9g\n", what, first, second);
@@ -24,18 +25,18 @@ static void tell(const eni_worker *w, const char *what, double first, double sec
     (void)ignored;
 }
 
-static void tell_curve(const eni_worker *w, const char *what, const eni_cost_curve *curve)
+static void report_curve(const eni_worker *w, const char *what, const eni_cost_curve *curve)
 {
     for (int i = 0; i < curve->n; i++)
-        tell(w, what, curve->point[i].bytes, curve->point[i].seconds);
+        report(w, what, curve->point[i].bytes, curve->point[i].seconds);
 }
 
-/* What a call of the store takes: rank 0's figures are everybody's. */
+/* Times calls of the store; rank 0's figures stand for all. */
 static en_status probe_calls(eni_worker *w)
 {
     eni_costs costs;
     EN_TRY(eni_exchange_measure(&w->rank, &costs));
-    if (w->rank.world.rank == 0) tell_curve(w, "call", &costs.call);
+    if (w->rank.world.rank == 0) report_curve(w, "call", &costs.call);
     return EN_OK;
 }
 
@@ -45,21 +46,21 @@ static en_status time_copies(eni_worker *w, float *to, const float *from)
     EN_TRY(eni_member_gather(w->rank.member, "copy", NULL, 0, NULL, INT64_MAX));
     const double move = eni_probe_copy(to, from, copy_bytes, copy_ns);
     EN_TRY(eni_member_gather(w->rank.member, "sum", NULL, 0, NULL, INT64_MAX));
-    tell(w, "copy", move, eni_probe_sum(to, from, copy_bytes, copy_ns));
+    report(w, "copy", move, eni_probe_sum(to, from, copy_bytes, copy_ns));
     return EN_OK;
 }
 
 static en_status probe_copies(eni_worker *w)
 {
     float *from = eni_alloc(copy_bytes), *to = eni_alloc(copy_bytes);
-    if (from != NULL) memset(from, 0, copy_bytes); /* its pages are there */
+    if (from != NULL) memset(from, 0, copy_bytes); /* touches its pages */
     const en_status st = from == NULL || to == NULL ? EN_ENOMEM : time_copies(w, to, from);
     eni_free(from);
     eni_free(to);
     return st;
 }
 
-/* By fours from MIN to MAX. How many; 0: --probe is something else. */
+/* The sizes of --probe=MIN..MAX, each four times the last; returns how many, 0 if --probe gives none. */
 static int sizes_of(const eni_worker *w, uint64_t bytes[ENI_COST_POINTS])
 {
     const char *probe = w->config->probe;
@@ -79,7 +80,7 @@ uint64_t eni_measure_room(const eni_worker *w)
     return n == 0 ? 0 : bytes[n - 1] / sizeof(float);
 }
 
-/* And what this rank sends in one of the largest. */
+/* Also reports the bytes that this rank sends in one of the largest. */
 static en_status probe_allreduces(eni_worker *w)
 {
     uint64_t bytes[ENI_COST_POINTS];
@@ -89,22 +90,21 @@ static en_status probe_allreduces(eni_worker *w)
     eni_coll_counters before, after;
     const int n = sizes_of(w, bytes);
     if (n == 0 || coll == NULL)
-        return eni_fail(
-            EN_EINVAL, "check",
-            "--probe=%s: write call, copy, compute, or with two ranks or more bytes from 4 to 1 GiB, as "
-            "4096..65536",
-            w->config->probe);
+        return eni_fail(EN_EINVAL, "check",
+                        "--probe=%s: expected call, copy, compute or, with at least two ranks, a range of "
+                        "bytes from 4 to 1 GiB, such as 4096..65536",
+                        w->config->probe);
     EN_TRY(eni_probe_allreduce(coll, ENI_SLOT_GRAD, bytes, n, allreduce_ns / n, &curve));
-    tell_curve(w, "allreduce", &curve);
+    report_curve(w, "allreduce", &curve);
     mean.count = bytes[n - 1] / sizeof(float);
     eni_coll_count(coll, &before);
     EN_TRY(eni_coll_run(coll, &mean));
     eni_coll_count(coll, &after);
-    tell(w, "sent", (double)bytes[n - 1], (double)(after.payload_sent - before.payload_sent));
+    report(w, "sent", (double)bytes[n - 1], (double)(after.payload_sent - before.payload_sent));
     return EN_OK;
 }
 
-/* One step of the optimizer over all weights. Not on the run's own: they may be psd's. */
+/* One step of the optimizer over all weights, but not on the run's own, which may be psd's. */
 static en_status time_update(const eni_worker *w, double *seconds_out)
 {
     const eni_job *job = &w->rank.job;
@@ -134,9 +134,10 @@ static en_status probe_computing(eni_worker *w)
     double seconds, update, ready[ENI_COST_BUCKETS];
     EN_TRY(eni_time_batches(w, compute_ns, &seconds, ready));
     EN_TRY(time_update(w, &update));
-    tell(w, "compute", seconds, update);
+    report(w, "compute", seconds, update);
     for (uint32_t b = 0; w->rank.world.rank == 0 && b < buckets->n && b < ENI_COST_BUCKETS; b++)
-        tell(w, "bucket", (double)(buckets->bucket[b].hi - buckets->bucket[b].lo) * sizeof(float), ready[b]);
+        report(w, "bucket", (double)(buckets->bucket[b].hi - buckets->bucket[b].lo) * sizeof(float),
+               ready[b]);
     return EN_OK;
 }
 

@@ -1,14 +1,11 @@
-/* share.c - the data set is read and hashed once on a host: who comes first does it for all ranks there,
- * however they were started.
- *
- * The first is who has the abstract unix socket whose name follows from the set (eni_dataset_identity). It
- * gives the others a sealed memfd. There is no file; the name is gone with the process that has it, the
- * memory with the last one. Another user can take the name, and gets and gives nothing by that: both sides
- * look at the other's user (SO_PEERCRED), and who finds an unauthenticated peer reads the set for itself.
- *
- * The launcher of an elastic run keeps that memory: the first of its lives fills a memfd that all ranks inherit
- * (--data-fd), and those of the next find it sealed and ask nobody. What is in it says for which files it was read;
- * where they have changed, it is read anew. */
+/* share.c - reads and hashes the data set once per host: the first rank there does it for all, however they
+ * were started. The first is the one that has the abstract unix socket whose name follows from the set
+ * (eni_dataset_identity). It gives the others a sealed memfd. Nothing is written to disk; the name is gone
+ * with the process that has it, the memory with its last user. Another user can take the name, but gains
+ * nothing: both sides check the other's user (SO_PEERCRED), and a rank that finds an unauthenticated peer
+ * reads the set itself. The launcher of an elastic run keeps that memory: the first attempt fills a memfd
+ * that all ranks inherit (--data-fd), and the ranks of the next find it sealed and need no peer. The memory
+ * names the files it was read from; if they have changed, it is read again. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -25,7 +22,7 @@
 #include "runtime/net/process.h"
 #include "worker/worker.h"
 
-/* Who was to read it may have ended, once for each try; the seconds are for a set of many gigabytes. */
+/* The process that was to read it may have ended, once per try; the seconds suffice for many gigabytes. */
 enum { TRIES = 16, TIMEOUT_S = 60 };
 static const int64_t LOOK_NS = ENI_SECOND / 10;
 
@@ -58,16 +55,16 @@ static en_status start_serving(int listen_fd, int set_fd, eni_share **share_out)
     return EN_EIO;
 }
 
-/* This rank is the first: listen_fd is its, whatever comes out. */
+/* This rank is the first. It owns listen_fd, whatever the result. */
 static en_status read_for_all(eni_worker *w, const eni_data_options *options, int listen_fd)
 {
     int set_fd = (int)w->config->data_fd;
     eni_dataset *set = NULL;
     en_status st = eni_dataset_open(options, &set);
     if (st == EN_OK) st = eni_dataset_share(set, options->identity, &set_fd);
-    eni_data_options lent = *options;
-    lent.share_fd = &set_fd;
-    if (st == EN_OK) st = eni_dataset_open(&lent, &w->dataset);
+    eni_data_options shared = *options;
+    shared.share_fd = &set_fd;
+    if (st == EN_OK) st = eni_dataset_open(&shared, &w->dataset);
     if (st == EN_OK) st = start_serving(listen_fd, set_fd, &w->share);
     if (st == EN_OK) return EN_OK;
     if (set_fd >= 0) close(set_fd);
@@ -75,8 +72,8 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
     return st == EN_EUNSUPPORTED ? eni_dataset_open(options, &w->dataset) : st;
 }
 
-/* EN_ETIMEOUT, logged: the first takes longer than this rank waits. EN_ESTOP, logged: it is stopped. That is
- * told by looks at it, not by a clock, which runs on while this process itself is stopped. */
+/* EN_ETIMEOUT, logged: the first rank takes longer than this one waits. EN_ESTOP, logged: it is stopped, as
+ * repeated looks at it show; a clock would run on while this process itself is stopped. */
 static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
 {
     const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
@@ -90,8 +87,8 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
     } while (stopped_ns < peer_timeout && eni_now_ns() < until);
     if (stopped_ns < peer_timeout) {
         eni_warn("share",
-                 "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
-                 "this rank reads it for itself",
+                 "the process %lld, which reads the data set for all ranks here, has not finished after %d "
+                 "s: this rank reads it itself",
                  (long long)pid, TIMEOUT_S);
         return st;
     }
@@ -106,17 +103,17 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
 static en_status take_from_first(eni_worker *w, const eni_data_options *options, const char *name)
 {
     int set_fd;
-    eni_data_options lent = *options;
-    lent.share_fd = &set_fd;
+    eni_data_options shared = *options;
+    shared.share_fd = &set_fd;
     en_status st = wait_for_first(w, name, &set_fd);
     if (st == EN_EPEER) return eni_shutdown_is_asked(w->rank.shutdown) ? EN_EINTR : EN_ENOENT;
     EN_TRY(st);
-    st = eni_dataset_open(&lent, &w->dataset);
+    st = eni_dataset_open(&shared, &w->dataset);
     close(set_fd);
     return st;
 }
 
-/* EN_EPROTO: nobody has read it yet, or what is kept is another set. */
+/* EN_EPROTO: nobody has read it yet, or the memory holds another set. */
 static en_status take_kept(eni_worker *w, const eni_data_options *options)
 {
     const int fd = (int)w->config->data_fd;
@@ -132,7 +129,7 @@ static en_status share(eni_worker *w, const eni_data_options *options)
     char scope[512], identity[ENI_DIGEST_HEX], name[ENI_FDPASS_NAME];
     const en_status kept = take_kept(w, options);
     if (kept != EN_EPROTO) return kept;
-    /* Of this run, as far as the command names it: others may be stopped, or late. */
+    /* Only ranks of this run, as far as the command names it: others may be stopped, or late. */
     snprintf(scope, sizeof scope, "%s %.200s %.200s", w->rank.version, c->server != NULL ? c->server : "",
              c->rendezvous != NULL ? c->rendezvous : "");
     EN_TRY(eni_dataset_identity(options, scope, identity));

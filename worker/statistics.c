@@ -1,4 +1,4 @@
-/* statistics.c - where the running statistics of a rank lie, and their way to the host. */
+/* statistics.c - memory for the running statistics of a rank, and their copies to the host. */
 #include "worker/statistics.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "worker/parallel/team.h"
 
 struct eni_statistics {
-    int64_t n;     /* of `state`: one, or one for each rank that this process plays */
+    int64_t n;     /* states: one, or one for each rank that this process plays */
     float **state; /* (n) device memory */
 };
 
@@ -43,7 +43,7 @@ float *eni_state_of(const eni_worker *w, int64_t micro)
     return w->statistics == NULL ? NULL : w->statistics->state[micro];
 }
 
-/* A state, from or to the device; blocks. */
+/* Copies a state from or to the device; blocks. */
 static en_status copy_state(const eni_worker *w, void *to, const void *from, int direction)
 {
     const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
@@ -63,9 +63,9 @@ en_status eni_statistics_set(void *worker, int64_t micro, const float *state)
     return copy_state(w, w->statistics->state[micro], state, EN_COPY_IN);
 }
 
-/* ---- new ones (Wu and Johnson 2021, "precise BN") ---- */
+/* ---- recomputing (Wu and Johnson 2021, "precise BN") ---- */
 
-/* What recomputing takes, on the host and on the device; freed together. */
+/* Buffers of a recomputation, on the host and on the device; freed together. */
 typedef struct recount {
     eni_worker *w;
     uint64_t batch, nbatches;
@@ -110,7 +110,7 @@ static void give_memory(recount *r)
     eni_free(r->sum);
 }
 
-/* A state of zeroes becomes momentum x the batch's own. */
+/* A state of zeroes becomes momentum x the batch's statistics. */
 static en_status add_batch(recount *r, uint64_t first)
 {
     eni_worker *w = r->w;
@@ -127,7 +127,7 @@ static en_status add_batch(recount *r, uint64_t first)
                            : en_model_forward(w->model, r->param, r->state, &batch));
     EN_TRY(copy_state(w, r->moved, r->state, EN_COPY_OUT));
     for (uint64_t i = 0; i < schema->nstate; i++)
-        r->sum[i] += (double)r->moved[i]; /* of an int64 too: nobody reads that */
+        r->sum[i] += (double)r->moved[i]; /* also of an int64, which nobody reads */
     return EN_OK;
 }
 
@@ -156,7 +156,7 @@ en_status eni_statistics_recompute(void *worker, const float *flat, float *state
     uint64_t n;
     (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &n); /* checked with the command */
     if (n > w->dataset->split[ENI_TRAIN].count) n = w->dataset->split[ENI_TRAIN].count;
-    const uint64_t rows = w->team != NULL ? eni_team_chunk_rows(w) : job->plan.batch; /* as it was trained */
+    const uint64_t rows = w->team != NULL ? eni_team_chunk_rows(w) : job->plan.batch; /* as in training */
     recount r = {.w = w, .batch = n < rows ? n : rows};
     r.nbatches = n / r.batch;
     en_status st = take_memory(&r);

@@ -1,4 +1,4 @@
-/* straggler.c - measures what a piece of compute takes awake, and sleeps for the rest of its factor. */
+/* straggler.c - measures how long a piece of compute takes awake, and sleeps for the rest of its factor. */
 #include "worker/straggler.h"
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@
 #include "core/json.h"
 #include "core/rng.h"
 
-/* A sleep of Linux lasts 50 us more than was asked, unless its thread says otherwise. */
+/* A sleep of Linux lasts 50 us longer than requested, unless its thread asks for less. */
 static const unsigned long timer_slack_ns = 1000;
 
-static const int64_t shortest_sleep_ns = 50 * ENI_MICRO; /* shorter ones are owed */
+static const int64_t shortest_sleep_ns = 50 * ENI_MICRO; /* shorter ones are carried over */
 static const int64_t most_taken_back_ns = 100 * ENI_MILLI;
 
 void eni_straggler_open(eni_straggler *s)
@@ -44,9 +44,9 @@ static double draw(eni_straggler *s)
     return 0.9 + 0.2 * eni_rng_unit(&key, s->draws++);
 }
 
-/* ---- what a piece takes awake ---- */
+/* ---- the time a piece takes awake ---- */
 
-/* Nothing sleeps between the first piece of the step before it and its own last one. */
+/* Nothing sleeps between the first piece of the previous step and the last piece of this one. */
 static bool is_measured(const eni_straggler *s)
 {
     return s->step % ENI_STRAGGLER_EVERY == 0 || s->npieces_of_step == 0;
@@ -63,7 +63,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of the last samples of a piece; `otherwise` where there are none. */
+/* The median of the last samples of a piece; `otherwise` without samples. */
 static int64_t median_of(const eni_straggler *s, int piece, int64_t otherwise)
 {
     int64_t ordered[ENI_STRAGGLER_KEPT];
@@ -75,7 +75,7 @@ static int64_t median_of(const eni_straggler *s, int piece, int64_t otherwise)
     return ordered[n / 2];
 }
 
-/* Of a piece that took `own_ns` now, which counts where it is less: a ragged batch. */
+/* The time a piece takes awake. It took `own_ns` now, which counts if it is less: a ragged batch. */
 static int64_t awake_ns(eni_straggler *s, int64_t own_ns)
 {
     if (is_measured(s) && s->piece < ENI_STRAGGLER_PIECES) {
@@ -86,7 +86,7 @@ static int64_t awake_ns(eni_straggler *s, int64_t own_ns)
     return own_ns < median ? own_ns : median;
 }
 
-/* What the pieces to come in this step are likely to sleep. */
+/* The expected sleep of the remaining pieces of this step. */
 static int64_t rest_of_step(const eni_straggler *s)
 {
     double sum = 0;
@@ -97,7 +97,8 @@ static int64_t rest_of_step(const eni_straggler *s)
 
 /* ---- the sleep ---- */
 
-/* For what is owed and, `ahead_ns`, will be; less what was too long before, or with a part of what is carried. */
+/* Sleeps for the time owed and soon owed (`ahead_ns`), less earlier excess or plus part of the carried
+ * time. */
 static int64_t sleep_now(eni_straggler *s, int64_t ahead_ns)
 {
     const int64_t begin = eni_now_ns(), due = s->owed_ns + ahead_ns;
@@ -113,7 +114,7 @@ static int64_t sleep_now(eni_straggler *s, int64_t ahead_ns)
     return slept;
 }
 
-static void settle(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
+static void count_piece(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
 {
     const int64_t wall = eni_now_ns() - begin_ns,
                   rest = (int64_t)(s->factor * draw(s) * (double)took_ns) - wall;
@@ -127,7 +128,7 @@ static void settle(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
 int64_t eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
 {
     if (s->factor <= 1) return 0;
-    settle(s, begin_ns, took_ns);
+    count_piece(s, begin_ns, took_ns);
     return sleep_now(s, 0);
 }
 
@@ -135,7 +136,7 @@ int64_t eni_straggler_ends(eni_straggler *s, int64_t begin_ns)
 {
     int64_t slept = 0;
     if (s->factor <= 1) return 0;
-    settle(s, begin_ns, awake_ns(s, eni_thread_ns() - s->cpu_mark_ns));
+    count_piece(s, begin_ns, awake_ns(s, eni_thread_ns() - s->cpu_mark_ns));
     s->piece++;
     if (is_measured(s) ? s->npieces_of_step > 0 && s->piece >= s->npieces_of_step
                        : !sleeps_ahead(s) || s->piece == 1 || s->piece > s->npieces_of_step)

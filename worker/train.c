@@ -3,8 +3,8 @@
  *     batch  ->  forward  ->  backward, layer by layer; each finished bucket is submitted to the strategy
  *            ->  finish: the strategy's exchange ends, param holds the next weights  ->  record
  *
- * The first line is the trainer's (trainer_host.c: read it next; gpu/trainer_gpu.c), the second the strategy's
- * (strategies/), carried out by its host (runtime/host/host.c). What a step leaves behind: rank/step.c. */
+ * The first line is the trainer's (trainer_host.c: read it next; gpu/trainer_gpu.c), the second the
+ * strategy's (strategies/), carried out by its host (runtime/host/host.c). rank/step.c has the records. */
 #include <string.h>
 
 #include "core/clock.h"
@@ -26,8 +26,8 @@ static en_status train_step(eni_rank *rank, uint64_t step)
     return eni_save_step(rank, eni_step_samples(&run));
 }
 
-/* When the leader let all go, for those on its host: before any of them, and the same for all. On another host clocks
- * cannot be compared: a rank's zero is when it left. */
+/* The leader's release time, for ranks on its host: before any of them leaves, and the same for all. Clocks
+ * of different hosts cannot be compared, so another host's rank takes the time at which it leaves itself. */
 static en_status meet(eni_rank *rank, int64_t *zero_out)
 {
     eni_blobs blobs = {0};
@@ -40,7 +40,7 @@ static en_status meet(eni_rank *rank, int64_t *zero_out)
     return EN_OK;
 }
 
-/* Zero on the clock: all leave together. What they did to get here is on nobody's. */
+/* Zero on the clock: all leave together; setup is not on it. */
 static en_status start_clock(eni_rank *rank)
 {
     int64_t *zero_ns = &rank->records.stats.clock_begin_ns;
@@ -51,15 +51,15 @@ static en_status start_clock(eni_rank *rank)
         EN_TRY(meet(rank, zero_ns));
     if (rank->is_newcomer) *zero_ns = eni_now_ns();
     if (rank->is_newcomer)
-        rank->records.stats.before_ns += *zero_ns; /* what it did since it was told the time */
+        rank->records.stats.before_ns += *zero_ns; /* time since it learned the run's time */
     if (rank->world.rank == 0)
         eni_bar_start(&rank->records.bar, rank->saving.first_step,
                       rank->saving.is_resumed ? rank->saving.past.samples : 0);
     return EN_OK;
 }
 
-/* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. One that was
- * asked to leave waits for nobody. */
+/* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. A rank
+ * that was asked to leave waits for nobody. */
 static en_status stop_clock(eni_rank *rank)
 {
     eni_stats *stats = &rank->records.stats;
@@ -85,10 +85,10 @@ en_status eni_train(eni_rank *rank)
         if (st == EN_OK) st = train_step(rank, step);
     }
     if (st != EN_ESTOP)
-        (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
+        (void)!eni_step_settle(rank, false); /* steps that have arrived are recorded, without waiting */
     else if ((st = eni_step_settle(rank, true)) == EN_OK)
         st = stop_clock(rank);
-    eni_step_show(rank); /* in the last gather the last ones have come */
+    eni_step_show(rank); /* the last gather has brought the last steps */
     if (rank->world.rank == 0) eni_bar_done(&rank->records.bar);
     EN_TRY(st);
     EN_TRY(eni_save_finish(rank));

@@ -1,5 +1,5 @@
 /* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket
- * leaves while backward goes on. The device computes in the arena itself, so nothing travels to it. */
+ * leaves while backward goes on. The device computes in the arena itself, so nothing is copied to it. */
 #include "core/clock.h"
 #include "core/try.h"
 #include "worker/statistics.h"
@@ -7,13 +7,13 @@
 
 /* ---- forward and backward ---- */
 
-/* What backward calls with every tensor that is done. */
+/* The context of backward's callback, called with every finished tensor. */
 typedef struct progress {
     eni_worker *w;
     eni_step_run *run;
 } progress;
 
-/* It is this rank that computes: it may be a slow one, and has to look it. */
+/* This rank computes: if it is a slow one, it sleeps afterwards. */
 static void compute_begins(const progress *p)
 {
     eni_straggler_begins(&p->w->straggler);
@@ -27,8 +27,8 @@ static void compute_ends(const progress *p, const char *what)
     if (eni_straggler_ends(&p->w->straggler, begin_ns) > 0) eni_step_compute_ends(p->run, "sleep");
 }
 
-/* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave:
- * from submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
+/* Backward is done with tensors [first, first + n) and all after them. Their complete buckets leave: from
+ * submit on only the strategy touches a bucket, and it may change the weights at once. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     const progress *p = user;
@@ -73,7 +73,7 @@ static en_status gradient(void *self, eni_step_run *run)
 
 /* ---- the rest ---- */
 
-/* The device is open since before anybody was met (worker.c). */
+/* The device was opened before the rank connected (worker.c). */
 static en_status open_trainer(void *self)
 {
     eni_worker *w = self;

@@ -1,4 +1,4 @@
-/* worker.c - the life of a rank: open everything in order, train, report, close in reverse. */
+/* worker.c - the lifetime of a rank: open everything in order, train, report, close in reverse. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,24 +30,22 @@ static en_status find_strategy(eni_worker *w)
     eni_job *job = &w->rank.job;
     EN_TRY(eni_strategy_find(w->plugin_dir, w->config->strategy, &job->strategy));
     if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
-            "micro-batches of all",
-            job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
+        return eni_fail(EN_EINVAL, "worker",
+                        "%s trains in one process, but there are %d workers: use -n 1, and --accumulate=%d "
+                        "for the same micro-batches",
+                        job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
     if (job->strategy->flags & EN_STORE_ON_RANKS)
         return eni_fail(
             EN_EINVAL, "worker",
-            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` has and a run has "
-            "not yet: try it by entrain sim --strategy=%s, or keep the store on servers "
-            "(EN_STORE_ON_SERVERS)",
+            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` supports and a run does "
+            "not yet: try entrain sim --strategy=%s, or keep the store on servers (EN_STORE_ON_SERVERS)",
             job->strategy->name, w->config->strategy);
     if (w->config->server != NULL && !(job->strategy->flags & EN_STORE_ON_SERVERS))
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
-            "--rendezvous=tcp://HOST:PORT in place of --server, or --strategy=ps-sync, as psd has it",
-            w->config->server, job->strategy->name);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
+                        "--rendezvous=tcp://HOST:PORT in place of --server, or a strategy with a server, "
+                        "such as --strategy=ps-sync",
+                        w->config->server, job->strategy->name);
     return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
 }
 
@@ -78,8 +76,8 @@ static en_status choose_statistics(eni_worker *w)
     if (!job->is_mean || job->state == NULL) return EN_OK;
     if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
         return eni_fail(EN_EINVAL, "worker",
-                        "--bn-stats=mean: the ranks of %s are never at the same step, so there is no mean to "
-                        "take; use --bn-stats=rank0 or recompute:N",
+                        "--bn-stats=mean: the ranks of %s are never at the same step, so they have no mean "
+                        "at a step; use --bn-stats=rank0 or recompute:N",
                         job->strategy->name);
     job->states =
         eni_alloc_array((size_t)w->rank.world.nranks * (size_t)w->config->accumulate * job->schema.nstate,
@@ -99,42 +97,40 @@ static en_status open_data(eni_worker *w)
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 ||
                           (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
-    const bool is_last = is_alone && w->config->data_fd < 0; /* nobody here will want it later */
+    const bool is_last = is_alone && w->config->data_fd < 0; /* no rank here will need it later */
     EN_TRY(is_last ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
-        eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
+        eni_info("worker", "%s has one channel and %s takes three: the channel is repeated", w->dataset->name,
                  w->rank.job.schema.network->name);
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
 }
 
-/* An amount of the command: how many samples an epoch has, the plan knows. */
+/* An amount of the command, in samples: the plan knows how many an epoch has. */
 static uint64_t samples_of(const eni_worker *w, int64_t amount)
 {
     return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
 }
 
-/* --max-workers: only who claims micro-batches, and meets the others at the store, can come later. */
-static en_status check_places(const eni_worker *w, bool may_claim)
+/* --max-workers: only workers that claim micro-batches, and meet the others at the store, can join later. */
+static en_status check_seats(const eni_worker *w, bool may_claim)
 {
     const eni_config *c = w->config;
     const long long most = (long long)c->max_workers;
     if (!eni_rank_has_seats(&w->rank)) return EN_OK;
     if (!may_claim || !eni_rank_has_store(&w->rank))
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--max-workers=%lld: workers of %s cannot come later, for each takes part in every step; "
-            "ps-async and ssp let them, and `entrain run --elastic=2..%lld` restarts any strategy with "
-            "another number",
-            most, w->rank.job.strategy->name, most);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld: workers of %s cannot join later, since each takes part in every "
+                        "step; with ps-async and ssp they can, and `entrain run --elastic=2..%lld` restarts "
+                        "any strategy with another number of workers",
+                        most, w->rank.job.strategy->name, most);
     if (!w->rank.job.is_claiming)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--max-workers=%lld: --assign=fixed gives each worker its samples, so nobody can come "
-            "later; leave it out",
-            most);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld: --assign=fixed gives each worker its samples, so no worker can "
+                        "join later; omit it",
+                        most);
     if (!eni_device_is_gpu(c->device)) return EN_OK;
     return eni_fail(EN_EINVAL, "worker",
-                    "--max-workers=%lld: workers on GPUs cannot come later yet; give --device=cpu", most);
+                    "--max-workers=%lld: workers on GPUs cannot join later yet; give --device=cpu", most);
 }
 
 static en_status make_plan(eni_worker *w)
@@ -144,11 +140,12 @@ static en_status make_plan(eni_worker *w)
     const bool is_alone = eni_rank_is_alone(&w->rank);
     job->accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
-                        (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
-    /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
-     * for nobody. Everybody else takes part in collectives, or in rounds. */
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--accumulate=%lld needs one process without servers (solo), but %d workers run %s; omit it",
+            (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
+    /* A strategy may claim if its ranks may make different numbers of steps, as clients of a store that waits
+     * for nobody. All others take part in collectives, or in rounds. */
     const bool may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
                            !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
@@ -157,12 +154,11 @@ static en_status make_plan(eni_worker *w)
                         "--assign=claim: %s needs every rank in every step; use --assign=fixed",
                         job->strategy->name);
     if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
-            "one; ps-async and ssp can",
-            job->strategy->name);
-    EN_TRY(check_places(w, may_claim));
+        return eni_fail(EN_EINVAL, "worker",
+                        "--on-worker-loss=continue: %s needs every rank in every step, so it cannot continue "
+                        "without one; ps-async and ssp can",
+                        job->strategy->name);
+    EN_TRY(check_seats(w, may_claim));
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
                                 .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
@@ -186,24 +182,25 @@ static en_status make_plan(eni_worker *w)
 
 static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
 {
-    _Static_assert((int)ENI_AMOUNTS_MAX == (int)ENI_MILESTONES, "a text has as many as a schedule");
+    _Static_assert((int)ENI_AMOUNTS_MAX == (int)ENI_MILESTONES,
+                   "the list cannot have more entries than a schedule");
     int64_t amounts[ENI_AMOUNTS_MAX];
     if (w->config->lr_milestones == NULL) return EN_OK;
     schedule->nmilestones = eni_parse_amounts(w->config->lr_milestones, amounts);
     for (int i = 0; i < schedule->nmilestones; i++) {
         schedule->milestone[i] = samples_of(w, amounts[i]);
         if (i > 0 && schedule->milestone[i] <= schedule->milestone[i - 1])
-            return eni_fail(
-                EN_EINVAL, "worker",
-                "--lr-milestones=%s: with %llu samples an epoch number %d is not behind the one before; "
-                "give them in order",
-                w->config->lr_milestones, (unsigned long long)w->rank.job.plan.epoch_samples, i + 1);
+            return eni_fail(EN_EINVAL, "worker",
+                            "--lr-milestones=%s: with %llu samples per epoch, milestone %d is not after the "
+                            "one before; give them in ascending order",
+                            w->config->lr_milestones, (unsigned long long)w->rank.job.plan.epoch_samples,
+                            i + 1);
     }
     return EN_OK;
 }
 
-/* --decay=weights: two groups, of which tensors of one dimension have no decay. Groups that are alike are
- * none. */
+/* --decay=weights: two groups, one of them without decay for tensors of one dimension; no groups if they were
+ * alike. */
 static en_status spare_vectors(eni_job *job)
 {
     if (job->hyper.weight_decay == 0.0f) return EN_OK;
@@ -225,7 +222,7 @@ static en_status spare_vectors(eni_job *job)
     return EN_OK;
 }
 
-/* The smallest batch that the model is ever given: of one that is cut, its last chunk. */
+/* The smallest batch that the model ever gets: of a batch in chunks, its last chunk. */
 static en_status check_batches(const eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
@@ -237,7 +234,7 @@ static en_status check_batches(const eni_worker *w)
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)(sizes[i] / nchunks)));
     }
     bool is_mean;
-    uint64_t again; /* samples from which running statistics are made anew, as many at once as were trained */
+    uint64_t again; /* samples from which running statistics are recomputed, in batches as in training */
     (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &again); /* checked with the command */
     if (again > 0)
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, again < INT32_MAX ? (int64_t)again : INT32_MAX));
@@ -250,8 +247,8 @@ static en_status choose_optimizer(eni_worker *w)
     const eni_config *c = w->config;
     job->optimizer = eni_optimizer_find(c->optimizer);
     if (job->optimizer == NULL)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--optimizer=%s: there is no such optimizer; give " ENI_OPTIMIZERS, c->optimizer);
+        return eni_fail(EN_EINVAL, "worker", "--optimizer=%s: unknown optimizer; give " ENI_OPTIMIZERS,
+                        c->optimizer);
     job->momentum = c->momentum;
     job->weight_decay = c->weight_decay;
     job->seed = (uint64_t)c->seed;
@@ -278,8 +275,8 @@ static en_status choose_optimizer(eni_worker *w)
 
 /* ---- how it computes ---- */
 
-/* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
- * one it will be depends on who else is on this host. */
+/* A host's device is opened before the rank connects. A GPU is only checked as far as possible without its
+ * context: its number depends on the other ranks of this host. */
 static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -298,13 +295,13 @@ static en_status open_device(eni_worker *w)
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
-/* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
+/* Every batch size of the run is planned before step 0: the step path allocates nothing. */
 static en_status prepare_model(eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
     const int nsizes = eni_batch_sizes(w, sizes);
     if (w->team != NULL) return eni_team_prepare(w, sizes, nsizes);
-    const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
+    const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs hold its addresses */
     EN_TRY(en_model_prepare(w->model, (int64_t)w->rank.job.plan.batch, EN_MODEL_TRAIN | keep));
     for (int i = 0; i < nsizes; i++)
         if (sizes[i] != w->rank.job.plan.batch)
@@ -317,7 +314,7 @@ static en_status open_vectors(eni_worker *w)
     const bool is_alone = eni_rank_is_alone(&w->rank);
     const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
     EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
-    /* the only one of a step that is cut into chunks is their mean already */
+    /* the only micro-batch of a step that is split into chunks holds their mean already */
     const bool is_mean = w->team != NULL && w->team->nchunks > 1 && w->rank.job.accumulate == 1;
     if (!is_alone || is_mean || eni_vectors_are_on_gpu(w)) return EN_OK;
     w->micro_grads = eni_alloc_array((size_t)w->rank.job.accumulate, sizeof *w->micro_grads);
@@ -347,8 +344,8 @@ static void open_straggler(eni_worker *w)
     eni_straggler_open(&w->straggler);
 }
 
-/* What the rank is told of its trainer. */
-static void introduce_trainer(eni_worker *w)
+/* Sets the rank's trainer, and the facts that the rank reports about it. */
+static void describe_trainer(eni_worker *w)
 {
     static const char *const types[] = {"", ", bf16", ", fp16"};
     const eni_config *c = w->config;
@@ -375,7 +372,7 @@ static void introduce_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* how many began is nothing to it */
+    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* the initial number does not concern it */
     const en_schema *schema = &w->rank.job.schema;
     w->rank.world =
         (en_world){.size = sizeof w->rank.world,
@@ -390,8 +387,8 @@ static en_status prepare(eni_worker *w)
     EN_TRY(choose_statistics(w));
     EN_TRY(eni_validate(w));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
-    EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
-    introduce_trainer(w);
+    EN_TRY(open_data(w));   /* takes longest, so last of the calls that may refuse */
+    describe_trainer(w);
     EN_TRY(make_plan(w));
     EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
@@ -401,7 +398,7 @@ static en_status prepare(eni_worker *w)
     return eni_save_check(&w->rank);
 }
 
-/* Rank 0's become everybody's; those of a checkpoint take their place. */
+/* Rank 0's weights become everybody's; those of a checkpoint take their place. */
 static void make_first_weights(eni_worker *w)
 {
     const eni_job *job = &w->rank.job;
@@ -413,14 +410,14 @@ static void make_first_weights(eni_worker *w)
         en_schema_init_param(&job->schema, (uint64_t)w->config->seed, param);
 }
 
-/* Rank and trainer open in turns: where a device's memory lies depends on who takes part, and what the
- * strategy may share on the device's memory. */
+/* Rank and trainer open alternately: the memory of a device's vectors depends on who takes part, and the
+ * strategy's shared memory on that of the device. */
 static en_status open_all(eni_worker *w)
 {
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
+    if (!eni_rank_has_seats(rank)) { /* all have the data now, and nobody joins later */
         eni_share_close(w->share);
         w->share = NULL;
     }
@@ -474,7 +471,7 @@ static void close_all(eni_worker *w)
     eni_gpu_close(w);
     eni_team_close(w);
     const bool is_stuck = w->gpu.is_stuck;
-    if (!is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
+    if (!is_stuck) eni_loader_stop(w->loader); /* until here a GPU may read its buffers */
     eni_records_free(rank);
     for (int64_t i = 0; w->micro_grads != NULL && !is_stuck && i < rank->job.accumulate; i++)
         eni_free(w->micro_grads[i]);
@@ -499,7 +496,7 @@ static void close_all(eni_worker *w)
     eni_free(w->spec);
 }
 
-/* Before anything is closed: what waits in the loader, on the device or in a socket goes on. */
+/* Before anything is closed: releases threads that wait in the loader, on the device or in a socket. */
 static void give_up(eni_worker *w, en_status st)
 {
     const eni_trainer *trainer = &w->rank.trainer;
@@ -508,7 +505,7 @@ static void give_up(eni_worker *w, en_status st)
     eni_rank_give_up(&w->rank, st);
 }
 
-/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
+/* A failure before the first step is due to the command, a file or the machine: trying again cannot help. */
 static en_status as_refusal(const eni_worker *w, en_status st)
 {
     const bool is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;

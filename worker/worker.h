@@ -2,14 +2,14 @@
  *
  *     main.c           flags, signals, exit code
  *     worker.c         opens what is below, runs, closes it in reverse
- *     command.c        what the rank is told, and what it can find wrong before it meets anybody
+ *     command.c        the rank's options, and the errors it can find before it connects
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
  *     batches.c        the loader, and a warm-up before the clock begins
  *     evaluate.c       evaluates weights
  *     statistics.h     running statistics of batch normalisation
  *     straggler.h      makes a rank slow
- *     share.c          the data set, once a host
+ *     share.c          the data set, once per host
  *     check.c          `entrain check` in place of training
  *     measure.c        what `check -v` and `advise` measure, in its place
  *
@@ -18,7 +18,7 @@
  *     parallel/        on several devices, or chunk by chunk: trainer_stages.c, team.h (the devices), pipeline.h (the
  *                      schedule: pure), stages.h (one pass over all of them), stage.h (one of them and its thread)
  *
- * One compute thread owns all of it; the loader has one of its own. */
+ * One compute thread owns everything; the loader has a thread of its own. */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 
@@ -33,7 +33,7 @@
 
 typedef struct eni_share eni_share;
 
-/* What a trainer on a GPU has; zero elsewhere. */
+/* The parts of a trainer on a GPU; zero elsewhere. */
 typedef struct eni_on_gpu {
     struct eni_gpus *gpus;                         /* gpu/gpus.h */
     eni_gpu_choice choice;                         /* where vectors lie */
@@ -41,10 +41,10 @@ typedef struct eni_on_gpu {
     struct eni_prefetch *prefetch;                 /* gpu/prefetch.h */
     struct eni_step_on_gpu *step;                  /* gpu/trainer_gpu.c */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */
-    struct eni_scaler *scaler;                     /* gpu/scaler.h; NULL but with fp16 */
+    struct eni_scaler *scaler;                     /* gpu/scaler.h; NULL without fp16 */
     uint64_t overflown;                            /* fp16: samples whose gradient did not count */
-    uint64_t copied;                               /* bytes out and in for the exchange */
-    bool is_stuck; /* it does not answer: what it may still write is not freed */
+    uint64_t copied;                               /* bytes copied out and in for the exchange */
+    bool is_stuck; /* it does not answer: memory that it may still write is not freed */
 } eni_on_gpu;
 
 typedef struct eni_worker {
@@ -53,60 +53,63 @@ typedef struct eni_worker {
     const char *plugin_dir; /* strategies and devices */
     eni_run_spec *spec;     /* of the flags; the rank's options name it */
     eni_dataset *dataset;
-    eni_share *share; /* of it, with the other ranks of this host, until all have joined; NULL: another one's,
-                         or none */
+    /* Serves it to the other ranks of this host until all have joined; NULL if this rank does not. */
+    eni_share *share;
     eni_loader *loader;
     int threads;
-    eni_device device;       /* of a team: where vectors lie, which is the host */
-    en_model *model;         /* of a team: NULL, each device has its own */
+    eni_device device;       /* of a team: the host, where vectors lie */
+    en_model *model;         /* NULL with a team: each device has its own */
     struct eni_team *team;   /* parallel/team.h; NULL: one device computes whole batches */
     struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
     eni_straggler straggler;
-    float *
-        *micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    float **micro_grads;
     struct eni_statistics *statistics; /* statistics.h; NULL: the network has none */
     eni_on_gpu gpu;
 } eni_worker;
 
-/* worker.c: the whole life of a rank. Returns what main turns into the exit code. */
+/* worker.c: opens, trains and closes a rank. main turns the status into the exit code. */
 en_status eni_worker_run(eni_worker *worker);
 
-/* command.c. tell_rank: before anything else. validate: EN_EINVAL, and what eni_weights_load says; reads
- * --init. begin_folders, at rank 0 once nothing can be refused any more: --out makes room, and all that is
- * written to are there. */
+/* command.c. tell_rank: sets the rank's options, before anything else. validate: EN_EINVAL, or a status of
+ * eni_weights_load; reads --init. begin_folders, at rank 0 once nothing can be refused any more: makes room
+ * in --out, and creates all folders that are written to. */
 en_status eni_tell_rank(eni_worker *w);
 en_status eni_validate(eni_worker *w);
 en_status eni_begin_folders(eni_worker *w);
 
-/* command.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
+/* command.c: EN_EINVAL, logged, for a flag that needs a GPU if the device is not one. */
 en_status eni_refuse_without_gpu(const eni_config *config);
 
-/* The trainers: which one, worker.c decides by the devices. */
+/* The trainers; worker.c picks one by the devices. */
 extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu, eni_trainer_stages;
 
-/* gpu/trainer_gpu.c, called by the roof when everything else that the GPU may reach still stands. */
+/* gpu/trainer_gpu.c, called by the roof while everything else that the GPU may reach still exists. */
 void eni_gpu_close(eni_worker *worker);
 
 /* train.c: from equal weights on all ranks to the end of the budget. */
 en_status eni_train(eni_rank *rank);
 
 /* share.c: opens `dataset`, from the rank of this host that has read it or, as the first, for all; errors as
- * eni_dataset_open, and EN_EINTR; into the memory that an elastic run keeps, or from there. close: nobody will ask any more; NULL is fine. */
+ * eni_dataset_open, and EN_EINTR; into the memory that an elastic run keeps, or from there. close: nobody
+ * will ask for it any more; NULL is fine. */
 en_status eni_share_open(eni_worker *worker, const eni_data_options *options);
 void eni_share_close(eni_share *share);
 
-/* evaluate.c, at rank 0. open, on a GPU: takes what evaluations need, before step 0; nothing to do on the
- * host. The second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device. */
+/* evaluate.c, at rank 0. open, on a GPU: allocates the evaluations' memory before step 0; nothing to do on
+ * the host. evaluate_weights is an eni_trainer_ops.evaluate; on a host, it uses all cores. close: before the
+ * device. */
 en_status eni_evaluate_open(eni_worker *worker);
 en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, const float *state,
                                double *loss_out, double *accuracy_out);
 void eni_evaluate_close(eni_worker *worker);
 
-/* check.c: in place of training: known sums through the exchange, and a line on stdout; or what --probe asks for. */
+/* check.c, in place of training: known sums through the exchange, and a line on stdout; or measures for
+ * --probe. */
 en_status eni_check(eni_worker *worker);
 
-/* measure.c: measures, with gradients that are all zero, and tells the launcher. EN_EINVAL, logged. room: elements of the
- * largest vector that it needs. */
+/* measure.c: measures, with gradients that are all zero, and reports to the launcher. EN_EINVAL, logged.
+ * room: elements of the largest vector that it needs. */
 en_status eni_measure(eni_worker *worker);
 uint64_t eni_measure_room(const eni_worker *worker);
 
@@ -115,39 +118,40 @@ uint64_t eni_measure_room(const eni_worker *worker);
 enum { ENI_BATCH_SIZES = 6 };
 
 /* The sizes of the micro-batches that the plan may hand to this rank, each once: full ones, and those of
- * ragged steps. How many. */
+ * ragged steps. Returns their number. */
 int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES]);
 
-/* Every rank computes before the clock of the run begins, so that no arm has its first touches, kernels and
- * caches in the weights and not on the clock: forward and backward of each batch size of the run, on made-up
- * pixels and into scratch. No loader, no random number, no hook of a strategy takes part: the run ends with
- * the same bytes without it. Once the exchange is open. */
+/* Computes once before the clock of the run begins, so that first touches, kernels and caches are not on the
+ * clock of whichever arm meets them: forward and backward of each batch size of the run, on made-up pixels
+ * and into scratch. No loader, random number or hook of a strategy takes part: the run ends with the same
+ * bytes without it. Every rank, once the exchange is open. */
 en_status eni_warm_up(eni_worker *w);
 
-/* Full batches, made up as those, for about budget_ns: what one takes, forward and backward, until the slowest rank has done
- * it, the mean; and when a bucket of the first ENI_COST_BUCKETS may leave, as a share of what this rank computes. Overwrites
- * the arena's ENI_SLOT_EVAL, and on a GPU its gradient. */
+/* Computes full made-up batches for about budget_ns. seconds_out: the mean time of forward and backward on
+ * the slowest rank; ready_out: when each of the first ENI_COST_BUCKETS may leave, as a share of this rank's
+ * computing. Overwrites the arena's ENI_SLOT_EVAL, and on a GPU its gradient. */
 en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out,
                            double ready_out[ENI_COST_BUCKETS]);
 
-/* Starts w->loader. `options`: how its memory is taken; the rest is filled in here. */
+/* Starts w->loader. `options`: how its memory is allocated; the rest is filled in here. */
 en_status eni_start_loader(eni_worker *w, eni_loader_options *options);
 
-/* The next micro-batch of this rank, on the device that computes it; tells the step. Blocks for the loader,
- * as long as the run is alive. */
+/* The next micro-batch of this rank, on the device that computes it; also notes it in `run`. Blocks for the
+ * loader, as long as the run is alive. */
 en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out);
 
-/* What a trainer on the host computes: the mean gradient of a batch into `grad`, with its loss and hits into the run.
- * Where it `leaves`, buckets are submitted as they become complete. `micro`: of a process that plays several ranks. */
+/* A host trainer's computing: the mean gradient of a batch into `grad`, its loss and hits into `run`. If it
+ * `leaves`, buckets are submitted as they become complete. `micro`: its number, in a process that plays
+ * several. */
 typedef en_status (*eni_compute_gradient)(eni_worker *w, eni_step_run *run, const eni_batch *batch,
                                           int64_t micro, float *grad, bool leaves);
 
-/* Its eni_trainer_ops.gradient: one micro-batch of this rank, whose buckets leave while backward runs; or, in a world
- * of one without servers, all that it has to play (w->micro_grads), and their mean. */
+/* Its eni_trainer_ops.gradient: one micro-batch of this rank, whose buckets leave while backward runs; or, in
+ * a world of one without servers, all micro-batches (w->micro_grads) and their mean. */
 en_status eni_gradient(eni_worker *w, eni_step_run *run, eni_compute_gradient compute);
 
-/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
- * be, in rank order, by the same function: w->micro_grads into the arena's gradient. */
+/* A world of one without servers: averages its micro-batches (one, or --accumulate=W) as W ranks would, in
+ * rank order, by the same function: w->micro_grads into the arena's gradient. */
 void eni_average_micros(eni_worker *w, const uint64_t *nsamples);
 
 #endif

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The peer on a GPU: the MNIST convnet in PyTorch in the four ways in which people run it, on data that lies on the device.
+"""The peer on a GPU: the MNIST convnet, or ResNet-18, in PyTorch in the ways in which people run it, on data on the device.
 
     torch_gpu.py                            reads jobs from stdin, a line each, and answers each with a JSON line
-    torch_gpu.py eager 64 bf16 1.0          one job: way, batch, precision, seconds of steps
+    torch_gpu.py eager convnet 64 bf16 1.0  one job: way, network, batch, precision, seconds of steps
+
+Networks: convnet; resnet18-cifar (32 x 32, 3x3 stem), resnet18 (224 x 224): these are torchvision's.
 
 Ways: eager, channels_last, compile (torch.compile), compile-max (mode=max-autotune), graph (the whole step in a CUDA
 graph, channels_last). Precision: fp32, tf32, bf16 (autocast), fp16 (autocast and a gradient scaler; not in a graph). What a
@@ -18,7 +20,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-SAMPLES = 16384
+SHAPES = {"convnet": (1, 28, 28), "resnet18-cifar": (3, 32, 32), "resnet18": (3, 224, 224)}
+SAMPLES = {"convnet": 16384, "resnet18-cifar": 4096, "resnet18": 512}  # on the device
 WARMUP = 20
 
 
@@ -38,18 +41,25 @@ class Net(nn.Module):
         return self.fc2(F.relu(self.fc1(x.reshape(-1, 4 * 4 * 50))))
 
 
-class Job:
-    """One way, batch and precision, ready to step."""
+def resnet(name):
+    import torch_train  # and with it torchvision
+    return torch_train.network(name, "plain")
 
-    def __init__(self, way, batch, precision, device):
+
+class Job:
+    """One way, network, batch and precision, ready to step."""
+
+    def __init__(self, way, network, batch, precision, device):
         torch.manual_seed(0)
         self.batch, self.device, self.at = batch, device, 0
+        self.samples = max(batch, SAMPLES[network])
         self.amp = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         layout = torch.contiguous_format if way == "eager" else torch.channels_last
-        self.x = torch.randn(SAMPLES, 1, 28, 28, device=device).contiguous(memory_format=layout)
-        self.y = torch.randint(10, (SAMPLES,), device=device)
-        self.net = Net().to(device).to(memory_format=layout)
-        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.5, **({"fused": True} if way != "eager" and device == "cuda" else {}))
+        self.x = torch.randn(self.samples, *SHAPES[network], device=device).contiguous(memory_format=layout)
+        self.y = torch.randint(10, (self.samples,), device=device)
+        self.net = (Net() if network == "convnet" else resnet(network)).to(device).to(memory_format=layout)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.5, weight_decay=0 if network == "convnet" else 5e-4,
+                                   **({"fused": True} if way != "eager" and device == "cuda" else {}))
         self.scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
         self.model = self.net
         if way.startswith("compile"):
@@ -71,7 +81,7 @@ class Job:
         return loss
 
     def next_batch(self):
-        if self.at + self.batch > SAMPLES:
+        if self.at + self.batch > self.samples:
             self.at = 0
         rows = slice(self.at, self.at + self.batch)
         self.at += self.batch
@@ -118,23 +128,23 @@ class Job:
         return steps, time.perf_counter() - begin
 
 
-def answer(jobs, device, way, batch, precision, seconds):
+def answer(jobs, device, way, network, batch, precision, seconds):
     tf32 = precision != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
-    key = (way, batch, precision)
+    key = (way, network, batch, precision)
     if way == "graph" and (device != "cuda" or precision == "fp16"):
         return {"error": "graphs need a GPU, and no gradient scaler"}
     if key not in jobs:
-        jobs[key] = Job(way, batch, precision, device)
+        jobs[key] = Job(way, network, batch, precision, device)
     steps, took = jobs[key].time(seconds)
-    return {"bench": "gpu", "peer": "torch " + torch.__version__, "way": way, "batch": batch, "precision": precision,
+    return {"bench": "gpu", "peer": "torch " + torch.__version__, "way": way, "network": network, "batch": batch, "precision": precision,
             "samples_s": round(steps * batch / took, 1), "step_us": round(took / steps * 1e6, 2), "steps": steps}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("job", nargs="*", help="WAY BATCH PRECISION SECONDS")
+    p.add_argument("job", nargs="*", help="WAY NETWORK BATCH PRECISION SECONDS")
     p.add_argument("--cpu", action="store_true", help="without a GPU: does the script run?")
     args = p.parse_args()
     device = "cpu" if args.cpu else "cuda"
@@ -143,9 +153,9 @@ def main():
         return 2
     jobs = {}
     for line in [" ".join(args.job)] if args.job else sys.stdin:
-        way, batch, precision, seconds = line.split()
+        way, network, batch, precision, seconds = line.split()
         try:
-            said = answer(jobs, device, way, int(batch), precision, float(seconds))
+            said = answer(jobs, device, way, network, int(batch), precision, float(seconds))
         except Exception as error:  # one way that does not work here is no reason to lose the others
             said = {"error": (str(error).strip().splitlines() or [type(error).__name__])[0][:200]}
         print(json.dumps(said), flush=True)

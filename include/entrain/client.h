@@ -2,43 +2,41 @@
  *
  *     entrain psd --world-size=2 --strategy=ps-sync    cc mine.c -lentrain -o mine; ./mine 0 & ./mine 1
  *
- * A store holds named float32 tensors and an optimizer. N programs ("ranks") work on them in five steps:
- * read some data, pull the weights, compute a gradient, push it, and the store updates the weights. When it
- * updates, and whom it lets wait, is the strategy that psd was started with:
+ * A store holds named float32 tensors and an optimizer. N programs ("ranks") work on them in five steps: read some data,
+ * pull the weights, compute a gradient, push it, and the store updates the weights. The strategy that psd was started with
+ * decides when the store updates, and who waits:
  *
  *     ps-sync     one step on the mean of all ranks' gradients; a push is answered when that step is made
- *     ps-async    a step on every gradient as it comes; a push is answered at once
- *     ssp         as ps-async, but nobody runs more than `bound` pushes ahead of the slowest
+ *     ps-async    a step on every gradient as it arrives; a push is answered at once
+ *     ssp         as ps-async, but no rank runs more than `bound` pushes ahead of the slowest
  *
  *     en_client_open(&options, &client);                     joins; every rank has rank 0's initial weights
  *     float *w = en_client_param(client, 0), *g = en_client_grad(client, 0);
  *     for (each batch) {
  *         ...                                                g = gradient of the mean loss at w
  *         en_client_push_pull(client, EN_CLIENT_ALL, n);     starts: g goes out, the next w comes back
- *         ...                                                what needs neither w nor g, such as reading
+ *         ...                                                work without w and g, such as reading data
  *         en_client_wait(client, EN_CLIENT_ALL);             now w is new and g is yours again
  *     }
  *     en_client_finish(client);
  *     en_client_close(client);
  *
- * All ranks of a run declare the same tensors, optimizer and rates: psd compares, and refuses whoever differs
- * with both values named. The program `worker` declares a model and a data set besides, so it cannot be a
- * rank of such a run. A psd serves one run and ends with it.
+ * All ranks of a run declare the same tensors, optimizer and rates: psd compares them, and refuses a rank that differs,
+ * naming both values. The program `worker` declares a model and a data set as well, so it cannot be a rank of such a run. A
+ * psd serves one run and ends with it.
  *
- * Threads: a client belongs to one thread at a time; en_client_status may be called from any. Clients do not
- * share anything but the log, so a process may hold several, each a rank of its own. Inside, a thread speaks
- * to psd (heartbeats) and another moves bytes. Do not use a client in a child made by fork.
+ * Threads: a client belongs to one thread at a time; en_client_status may be called from any. Clients share nothing but the
+ * log, so a process may have several, each a rank of its own. Internally one thread talks to psd (heartbeats) and another
+ * moves bytes. Do not use a client in a child made by fork.
  *
- * Waiting: a call that blocks ends with EN_EPEER when psd or another rank dies (at once if the process ends,
- * after peer_timeout if its host falls silent), never because a living one is slow; with EN_EINTR when
- * interrupt_fd is readable.
+ * Waiting: a blocking call ends with EN_EPEER when psd or another rank dies (at once if the process ends, after peer_timeout
+ * if its host falls silent), never because a live peer is slow; with EN_EINTR when interrupt_fd is readable.
  *
- * Errors: every cause is logged once, in one sentence, where it is first known. EN_EINVAL changes nothing.
- * After any other error the client is good for en_client_status and en_client_close only: all later calls
- * return the same status.
+ * Errors: every cause is logged once, in one sentence, where it is first detected. EN_EINVAL changes nothing. After any other
+ * error only en_client_status and en_client_close work: all other calls return the same status.
  *
- * Growth: `abi` is the major version, `size` the minor; structs only grow at their end, and zero always means
- * the default. So set a whole struct to zero first, then what you need. */
+ * Growth: `abi` is the major version, `size` the minor; structs only grow at their end, and zero always means the default. So
+ * zero a whole struct first, then set the fields you need. */
 #ifndef ENTRAIN_CLIENT_H
 #define ENTRAIN_CLIENT_H
 
@@ -59,7 +57,7 @@ extern "C" {
 #endif
 
 enum { EN_CLIENT_ALL = -1 };      /* in place of a tensor's index: all of them */
-enum { EN_CLIENT_DIMS = 8 };      /* longest shape */
+enum { EN_CLIENT_DIMS = 8 };      /* most dimensions of a shape */
 enum { EN_CLIENT_TENSORS = 900 }; /* most tensors of a run */
 
 /* Flags. */
@@ -75,10 +73,10 @@ typedef struct en_client_tensor {
     uint32_t reserved;              /* 0 */
     const char *name;               /* not empty, at most 200 bytes, no two alike */
     uint64_t shape[EN_CLIENT_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
-    const float *initial; /* (count) what the store starts from; only rank 0's counts. NULL: zeros */
+    const float *initial; /* (count) the store's initial values; only rank 0's are used. NULL: zeros */
 } en_client_tensor;
 
-/* What a rank says when it joins. Everything is read during en_client_open only. */
+/* A rank's options for joining. Everything is read during en_client_open only. */
 typedef struct en_client_options {
     uint32_t abi;  /* EN_CLIENT_ABI */
     uint32_t size; /* sizeof(en_client_options) */
@@ -101,99 +99,98 @@ typedef struct en_client_options {
                                       samples applied, cosine and linear to 0 */
     double lr_gamma;               /* step, multistep: the factor .. */
     uint64_t lr_step;              /* .. every so many samples */
-    uint64_t lr_warmup;            /* linear from 0 over so many samples */
-    uint64_t total_samples;        /* cosine, linear: the run's, over all ranks */
+    uint64_t lr_warmup;            /* samples of a linear rise from 0 */
+    uint64_t total_samples;        /* cosine, linear: of the run, over all ranks */
 
     double join_timeout; /* seconds to wait for psd and all ranks; 0: 60 */
     double peer_timeout; /* seconds of silence after which psd is dead; 0: 5 */
-    int interrupt_fd; /* readable: every wait ends with EN_EINTR (a signalfd, an eventfd). 0: none. The client
-                            keeps a copy (dup) until it is closed; this one may be closed after open */
+    /* Readable: every wait ends with EN_EINTR (a signalfd, an eventfd). 0: none. The client keeps a copy (dup), so this one
+     * may be closed after open. */
+    int interrupt_fd;
 
-    /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
-     * level 0 error .. 4 trace; `text` is valid during the call. NULL: as it was. */
+    /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block. level 0 error ..
+     * 4 trace; `text` is valid during the call. NULL: unchanged. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
 
     double beta1, beta2, eps;      /* adam, adamw: below 1; 0: 0.9, 0.999, 1e-8 */
-    const uint64_t *lr_milestones; /* multistep: (nlr_milestones), 1 to 8, rising: at so many samples each */
+    const uint64_t *lr_milestones; /* multistep: (nlr_milestones), 1 to 8 rising numbers of samples */
     uint32_t nlr_milestones;
 } en_client_options;
 
 typedef struct en_client en_client;
 
-/* Joins the run: finds the token (waiting for the file until the deadline, so psd may be started later),
- * meets the other ranks, sets rank 0's initial weights, and pulls them. Blocks until all ranks are there, at
- * most join_timeout.
+/* Joins the run: finds the token (waiting for the file until the deadline, so psd may be started later), meets the other
+ * ranks, sets rank 0's initial weights, and pulls them. Blocks until all ranks have joined, at most join_timeout.
  *
- * Success: *client_out is the caller's, to be closed. Failure: *client_out is NULL. EN_EVERSION: the library
- * has another abi. EN_EINVAL: an option. EN_ENOENT: no token; EN_EDENIED: not this run's token, or a file
- * that others may read. EN_EMISMATCH: the ranks, or a rank and psd, disagree, and what about. EN_ETIMEOUT:
- * not all came. EN_EPEER, EN_EINTR, EN_EPROTO, EN_ENOMEM. */
+ * Success: the caller closes *client_out. Failure: *client_out is NULL. EN_EVERSION: the library has another abi. EN_EINVAL:
+ * an invalid option. EN_ENOENT: no token; EN_EDENIED: not this run's token, or others may read its file. EN_EMISMATCH: the
+ * ranks, or a rank and psd, disagree (logged). EN_ETIMEOUT: not all joined. EN_EPEER, EN_EINTR, EN_EPROTO, EN_ENOMEM. */
 EN_CLIENT_API en_status en_client_open(const en_client_options *options, en_client **client_out);
 
-/* Weights and gradient of a tensor, (count) in the order of its shape, 64-byte aligned, the library's until
- * en_client_close; NULL if there is no such tensor. Tensors lie in two flat vectors in the order of their
- * declaration, each starting on 64 bytes. The store never hears of what you write into the weights.
+/* Weights and gradient of a tensor, (count) in the order of its shape, 64-byte aligned, owned by the library until
+ * en_client_close; NULL if there is no such tensor. Tensors lie in two flat vectors in the order of declaration, each on 64
+ * bytes. The store never sees what you write into the weights.
  *
- * From the start of a call on a tensor to its wait: do not write grad (push, push_pull), do not touch param
- * (pull, push_pull). Never blocks. */
+ * From the start of a call on a tensor to its wait: do not write grad (push, push_pull), do not touch param (pull, push_pull).
+ * Never blocks. */
 EN_CLIENT_API float *en_client_param(en_client *client, int tensor);
 EN_CLIENT_API float *en_client_grad(en_client *client, int tensor);
 
-/* Elements; 0 if there is no such tensor. */
+/* Elements of a tensor; 0 if there is no such tensor. */
 EN_CLIENT_API uint64_t en_client_elements(const en_client *client, int tensor);
 
-/* The three calls start and return; what they start is done after en_client_wait. One call per tensor at a
- * time; calls on different tensors may be in progress together, and the store answers them independently.
- * They block only while psd takes nothing and its queue is full.
+/* These calls start an operation and return; en_client_wait completes it. One operation per tensor at a time; operations on
+ * different tensors may overlap, and the store answers them independently. They block only while psd does not accept data
+ * and the send queue is full.
  *
- * pull         param becomes the store's weights of this moment. Never held back, whatever the strategy.
- * push         grad goes to the store; param stays. The store's answer comes when the strategy says so.
+ * pull         param becomes the store's current weights. Never held back, whatever the strategy.
+ * push         grad goes to the store; param stays. The strategy decides when the store answers.
  * push_pull    both in one round trip: the answer's weights go into param. Cheaper than push, then pull.
  *
- * grad is the gradient of the mean loss over `nsamples` samples: means are weighted by it, and the rate is a
- * function of it. 0: this rank had no data, what is in grad does not count (ps-sync needs the push even so).
+ * grad is the gradient of the mean loss over `nsamples` samples: means are weighted by it, and the rate depends on it. 0: this
+ * rank had no data, and grad is ignored (ps-sync still needs the push).
  *
- * EN_EINVAL: no such tensor, one with a call in progress, or after finish. Else as described under Errors;
- * EN_EPROTO: psd broke the protocol. */
+ * EN_EINVAL: no such tensor, an operation is in progress on it, or after finish. Other errors as above; EN_EPROTO: psd
+ * violated the protocol. */
 EN_CLIENT_API en_status en_client_pull(en_client *client, int tensor);
 EN_CLIENT_API en_status en_client_push(en_client *client, int tensor, uint64_t nsamples);
 EN_CLIENT_API en_status en_client_push_pull(en_client *client, int tensor, uint64_t nsamples);
 
-/* Blocks until the tensor's call is done; at once if none is in progress. EN_ENONFINITE: the gradient, or the
- * mean it went into, is not finite; the store did not step. */
+/* Blocks until the tensor's operation is complete; returns at once if none is in progress. EN_ENONFINITE: the gradient, or its
+ * mean, is not finite; the store did not step. */
 EN_CLIENT_API en_status en_client_wait(en_client *client, int tensor);
 
-/* Leaves in good order: waits for what is in progress, and tells psd that no more pushes come, so that nobody
- * waits for this rank. Blocks for two round trips. Afterwards param may be read, and nothing else be called
- * but status, count and close; a second time is fine. */
+/* Leaves in order: waits for operations in progress, and reports to psd that no more pushes come, so that no rank waits for
+ * this one. Blocks for two round trips. Afterwards param may be read, and only status, count and close be called; calling it
+ * again is fine. */
 EN_CLIENT_API en_status en_client_finish(en_client *client);
 
-/* Frees. Without a finish before it this is a death in the eyes of the others, and ends their run. At most
- * some seconds. NULL is fine. */
+/* Frees the client. Without finish before it the other ranks see a death, and their run ends. Takes a few seconds at most.
+ * NULL is fine. */
 EN_CLIENT_API void en_client_close(en_client *client);
 
-/* EN_OK while the run goes on, else why no call can succeed any more. Any thread, never blocks. */
+/* EN_OK while the run goes on, else the reason why calls fail. Any thread, never blocks. */
 EN_CLIENT_API en_status en_client_status(const en_client *client);
 
-/* Steps behind the weights in param: the least over the tensor's parts (psd may have several shards), or over
- * all tensors. 0 if there is no such tensor. */
+/* Optimizer steps included in param: the minimum over the tensor's parts (psd may have several shards), or over all tensors.
+ * 0 if there is no such tensor. */
 EN_CLIENT_API uint64_t en_client_version(const en_client *client, int tensor);
 
-/* What this rank has done since it was opened. A push of all tensors counts once per tensor. */
+/* This rank's counters since open. A push of all tensors counts once per tensor. */
 typedef struct en_client_counters {
-    uint32_t size;                           /* sizeof(en_client_counters): set by the caller */
-    uint32_t is_shared;                      /* 1: payloads go through shared memory */
-    uint64_t pushes, pulls;                  /* answered; a push_pull is a push */
-    double staleness_mean, staleness_max;    /* of the pushes: versions between the weights that the store
-                                                answered this rank with last and those that the gradient met */
-    uint64_t payload_sent, payload_received; /* bytes of gradients and weights, however they travelled */
+    uint32_t size;          /* sizeof(en_client_counters): set by the caller */
+    uint32_t is_shared;     /* 1: payloads go through shared memory */
+    uint64_t pushes, pulls; /* answered; a push_pull is a push */
+    /* Mean and maximum over the pushes: versions between the weights that this rank got last and those stepped. */
+    double staleness_mean, staleness_max;
+    uint64_t payload_sent, payload_received; /* bytes of gradients and weights, by any transport */
     uint64_t wire_bytes;                     /* both ways, headers and framing included */
-    uint64_t shm_bytes;                      /* payload that went through shared memory */
-    int64_t wait_ns;                         /* blocked for psd */
+    uint64_t shm_bytes;                      /* payload through shared memory */
+    int64_t wait_ns;                         /* time blocked on psd */
 } en_client_counters;
 
-/* Overwrites all but size. Never blocks. EN_EINVAL: size is not set. */
+/* Overwrites all fields but size. Never blocks. EN_EINVAL: size is not set. */
 EN_CLIENT_API en_status en_client_count(const en_client *client, en_client_counters *counters);
 
 #ifdef __cplusplus

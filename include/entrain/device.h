@@ -1,10 +1,10 @@
-/* device.h - the contract of a device: memory, and operations that are planned once and run many times.
+/* device.h - the contract of a device: memory, and operations planned once and run many times.
  *
- * A device library is one table, found through one function, en_device_entry(). `ref` (plain loops, the
- * oracle) is linked in; `cpu` (oneDNN) is a .so that is loaded after the thread environment is set; a GPU
- * library is a third one. All three hold files of the same names.
+ * A device library is one table, found through one function, en_device_entry(). `ref` (plain loops, the oracle) is linked
+ * in; `cpu` (oneDNN) is a .so, loaded after the thread environment is set; the GPU library is another. All three have files
+ * of the same names.
  *
- * The life of an operation:
+ * The lifetime of an operation:
  *
  *     en_op op = {.size = sizeof op, .kind = EN_OP_LINEAR, .dtype = EN_F32, .flags = EN_OP_BIAS,
  *                 .x = {64, 1, 1, 800}, .channels = 500};
@@ -15,20 +15,20 @@
  *         dev->backward_weights(plan, &args);  overwrites dw, db
  *         dev->backward_data(plan, &args);     overwrites dx; the last to read w: its bucket can leave now
  *
- * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, is a
- * second plan. The three run calls never allocate and never change the plan; they are enqueued in call
- * order, as copy and zero are, on a GPU in EN_STREAM_COMPUTE (gpu.h; on host devices: done when they return).
+ * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, needs another plan. The
+ * three run calls never allocate and never change the plan; they are enqueued in call order, like copy and zero, on a GPU in
+ * EN_STREAM_COMPUTE (gpu.h); on host devices they are complete on return.
  *
- * Layouts. Activations are (N, H, W, C). Weights, biases and their gradients have PyTorch's shapes and order
- * (convolution (O, I, KH, KW), linear (O, I)), because the flat vector is what is exchanged and saved;
- * a device that wants another layout converts inside its run calls. All pointers of a run are device
- * addresses on `align` bytes for tensors, 4 bytes for weights, biases and their gradients (views of the
- * flat vector); callers may add offsets to them but dereference them only if EN_DEVICE_HOST is set.
+ * Layouts. Activations are (N, H, W, C). Weights, biases and their gradients have PyTorch's shapes and order (convolution
+ * (O, I, KH, KW), linear (O, I)), because the flat vector is exchanged and saved; a device that prefers another layout
+ * converts inside its run calls. All pointers of a run are device addresses, aligned to `align` bytes for tensors and to 4
+ * bytes for weights, biases and their gradients (views of the flat vector); callers may add offsets to them but dereference
+ * them only if EN_DEVICE_HOST is set.
  *
  * Threads: a context and its plans belong to one thread at a time. One process may hold several contexts.
  *
- * Growth: `abi` is the major version, `size` the minor: tables and structs only grow at their end, and a
- * reader never touches a field beyond the size that the writer stated. */
+ * Growth: `abi` is the major version, `size` the minor: tables and structs only grow at their end, and a reader never reads
+ * beyond the size that the writer stated. */
 #ifndef ENTRAIN_DEVICE_H
 #define ENTRAIN_DEVICE_H
 
@@ -51,17 +51,17 @@ extern "C" {
 typedef struct en_ctx en_ctx;   /* an opened device: its memory, its stream, its threads */
 typedef struct en_plan en_plan; /* one operation for fixed extents */
 
-/* What the caller provides, and what was picked. */
+/* A plan's memory needs, and the implementations chosen. */
 typedef struct en_plan_info {
-    uint32_t size;            /* in: sizeof(en_plan_info); out: the bytes that were filled */
+    uint32_t size;            /* in: sizeof(en_plan_info); out: bytes filled */
     uint64_t saved_bytes;     /* written by forward, read by the backward calls of the same step */
     uint64_t workspace_bytes; /* scratch of one call; all plans of a context may share one area */
-    char forward[48];         /* implementation, as the library names it: "brgconv:avx512_core", "loops" */
+    char forward[48];         /* the library's name of the implementation: "brgconv:avx512_core", "loops" */
     char backward_weights[48];
-    char backward_data[48]; /* empty: there is none */
+    char backward_data[48]; /* empty: no backward_data */
 } en_plan_info;
 
-/* The tensors of one run. A call reads only the fields that it needs; the others may be NULL. */
+/* The tensors of one run. A call reads only the fields it needs; the others may be NULL. */
 typedef struct en_args {
     uint32_t size; /* sizeof(en_args) */
     const void *x; /* forward; backward_weights; backward_data of mse */
@@ -71,17 +71,17 @@ typedef struct en_args {
     void *dx, *dw, *db;
     const void *target; /* losses */
     void *saved, *workspace;
-    const float *loss_scale; /* device address of a power of two, or NULL: 1. A loss multiplies its dx by it;
-                                backward_weights divides dw and db by it. Exact, unless something overflows:
-                                then dw or db is not finite */
-    const void *x2;          /* add, EN_OP_FUSE_ADD: of x's extent and type */
-    float *stats;            /* batchnorm */
-    const char *label;       /* what the caller calls this operation, for messages; or NULL */
+    /* Device address of a power of two, or NULL: 1. A loss multiplies its dx by it; backward_weights divides dw and db by
+     * it. Exact, unless something overflows: then dw or db is not finite. */
+    const float *loss_scale;
+    const void *x2;    /* add, EN_OP_FUSE_ADD: of x's extent and type */
+    float *stats;      /* batchnorm */
+    const char *label; /* the caller's name of this operation, for messages; or NULL */
 } en_args;
 
 /* ---- the device -------------------------------------------------------------------------------------- */
 
-/* What a device library gets from the program that loads it. Lives as long as the process. */
+/* Services of the program that loads a device library. Lives as long as the process. */
 typedef struct en_device_host {
     uint32_t abi, size;
     void (*log)(int level /* 0 error .. 4 trace */, const char *subsystem, const char *text);
@@ -96,13 +96,12 @@ typedef struct en_device_config {
 } en_device_config;
 
 enum {
-    EN_OPEN_TF32 = 1,         /* float32 products may round their factors to 10 bits, where that is faster */
+    EN_OPEN_TF32 = 1,         /* float32 products may round their factors to 10 bits if that is faster */
     EN_OPEN_DETERMINISTIC = 2 /* the same bits in every run; host devices always do */
 };
 
-enum {
-    EN_DEVICE_HOST = 1
-}; /* device addresses are host addresses: any memory of the process may be passed */
+/* Device addresses are host addresses: any memory of the process may be passed. */
+enum { EN_DEVICE_HOST = 1 };
 
 enum { EN_COPY_IN = 1, EN_COPY_OUT = 2, EN_COPY_ON = 3 }; /* host to device, device to host, on the device */
 
@@ -113,35 +112,33 @@ typedef struct en_device {
     uint32_t flags;
     uint32_t align; /* of tensors and buckets, bytes: 64, on a GPU 256 */
 
-    /* May be slow; logs the cause when it fails. Before close, memory and plans, and what gpu.h has, are
-     * freed by those who have them. */
+    /* May be slow; logs the cause of a failure. Before close the caller frees memory, plans and the objects of gpu.h. */
     en_status (*open)(const en_device_config *, en_ctx **ctx_out);
     void (*close)(en_ctx *);
     /* One line for people: library, version, instruction set, threads. Valid until close. */
     const char *(*describe)(en_ctx *);
 
-    /* Zeroed for every stream, on `align` bytes; bytes 0 gives a valid address. free takes NULL, and may wait
-     * until nothing uses the memory. */
+    /* Zeroed for every stream, aligned to `align` bytes; bytes 0 gives a valid address. free takes NULL, and may wait until
+     * the memory is unused. */
     en_status (*alloc)(en_ctx *, uint64_t bytes, void **memory_out);
     void (*free)(en_ctx *, void *memory);
-    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is registered (gpu.h)
-     * is read or written when the copy's turn comes: leave it alone until an event behind it is reached.
-     * Other host memory is read during the call, and with EN_COPY_OUT holds the data after sync; not while
-     * work is captured. */
+    /* Enqueued like operations; areas never overlap. On a GPU, registered host memory (gpu.h) is read or written when the
+     * copy's turn comes: leave it alone until an event after it is reached. Other host memory is read during the call, and
+     * with EN_COPY_OUT has the data after sync; not allowed during capture. */
     en_status (*copy)(en_ctx *, void *dst, const void *src, uint64_t bytes, int direction);
     en_status (*zero)(en_ctx *, void *dst, uint64_t bytes);
-    /* Blocks until all that was enqueued is done, in every stream and without a deadline: not for where a
-     * collective of GPUs may be under way. Reports an error of any of it. Host devices: at once. */
+    /* Blocks until all enqueued work is done, in every stream and without a deadline: do not use it where a collective of
+     * GPUs may be in progress. Reports errors of that work. Host devices: returns at once. */
     en_status (*sync)(en_ctx *);
 
-    /* EN_EUNSUPPORTED: not this kind, type or flag on this device (logged). Freed by plan_free. */
+    /* EN_EUNSUPPORTED (logged): this device lacks the kind, type or flag. Freed by plan_free. */
     en_status (*plan)(en_ctx *, const en_op *, en_plan **plan_out);
     void (*plan_free)(en_plan *);
     void (*plan_info)(const en_plan *, en_plan_info *info_out);
 
-    /* The step path: no allocation, no log but for errors. backward_weights comes before backward_data.
-     * Calls that the op does not have (no weights, EN_OP_NO_DX) return EN_EUNSUPPORTED. A target outside
-     * [0, C) is EN_EINVAL on host devices and undefined on others: check labels when they are read. */
+    /* The step path: no allocation, and logs errors only. backward_weights comes before backward_data. Calls that the op does
+     * not have (no weights, EN_OP_NO_DX) return EN_EUNSUPPORTED. A target outside [0, C) is EN_EINVAL on host devices and
+     * undefined on others: check labels when reading them. */
     en_status (*forward)(en_plan *, const en_args *);
     en_status (*backward_weights)(en_plan *, const en_args *);
     en_status (*backward_data)(en_plan *, const en_args *);
@@ -149,7 +146,7 @@ typedef struct en_device {
     const struct en_gpu *gpu; /* NULL exactly if EN_DEVICE_HOST is set */
 } en_device;
 
-/* The one symbol that a device library exports. Returns NULL if it cannot serve that ABI. */
+/* The only symbol that a device library exports. Returns NULL if it does not support that ABI. */
 #define EN_DEVICE_ENTRY "en_device_entry"
 typedef const en_device *(*en_device_entry_fn)(uint32_t host_abi);
 

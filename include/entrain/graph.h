@@ -1,4 +1,4 @@
-/* graph.h - networks: a list of layers, or a function that adds nodes. All that a network of one's own needs.
+/* graph.h - networks: a list of layers, or a function that adds nodes. Everything needed for a network of your own.
  *
  * A chain is a list:
  *
@@ -8,7 +8,7 @@
  *     static const en_network mine = {.abi = EN_NETWORK_ABI, .size = sizeof(en_network), .name = "mine",
  *                                     .help = "what it is", .input = {1, 28, 28, 1}, .layers = layers};
  *
- * What branches is a function, whose calls add nodes and return their numbers:
+ * A network with branches is a function, whose calls add nodes and return their numbers:
  *
  *     static en_at build(en_graph *g, en_at x)                                 x: the batch
  *     {
@@ -17,15 +17,15 @@
  *         return en_cross_entropy(g, en_linear(g, en_global_mean(g, y), "fc", en_classes(g)));
  *     }
  *
- * The first call that fails logs why, with the node's name, and returns -1; every later call passes -1 on. So
- * a builder has no error handling. The loss is added last; every other node is read by a later one. Nodes and
- * their tensors are numbered in the order of the calls, and backward goes from the last to the first.
+ * The first failing call logs why, with the node's name, and returns -1; later calls pass -1 on. So a builder needs no error
+ * handling. The loss is added last; every other node must be read by a later one. Nodes and their tensors are numbered in the
+ * order of the calls, and backward goes from the last to the first.
  *
  * A network in a file of its own is loaded by --model=./mine.so:
  *
  *     cc -shared -fPIC -I<include> mine.c -o mine.so
  *
- * Calls come before anything is trained, on one thread; a builder keeps nothing. */
+ * A builder is called before training, on one thread, and keeps no state. */
 #ifndef ENTRAIN_GRAPH_H
 #define ENTRAIN_GRAPH_H
 
@@ -47,8 +47,7 @@ typedef struct en_layer {
     uint32_t op;      /* EN_OP_*; 0 ends the list */
     uint32_t flags;   /* EN_OP_BIAS, EN_OP_FUSE_RELU; the model adds the others */
     const char *name; /* of a layer with weights: "conv1" owns conv1.weight and conv1.bias */
-    int64_t
-        channels; /* conv2d, linear: outputs; EN_CLASSES: as many as the data has classes, and 10 at least */
+    int64_t channels; /* conv2d, linear: outputs; EN_CLASSES: the data's classes, at least 10 */
     int64_t kernel, stride, pad;
 } en_layer;
 
@@ -74,45 +73,45 @@ typedef struct en_layer {
 
 typedef int32_t en_at; /* a node's number, 0 the batch; -1: an earlier call failed */
 
-/* How weights and biases start: a function of the seed and of the tensor's place in the network alone. */
+/* Initial values of weights and biases: a function of the seed and the tensor's position in the network alone. */
 enum {
     EN_INIT_UNIFORM = 0, /* +- 1 / sqrt(fan_in): PyTorch's default for convolutions and linear layers */
     EN_INIT_NORMAL_FAN_OUT = 1, /* normal, sqrt(2 / fan_out): torchvision's for convolutions (He, ICCV'15) */
     EN_INIT_ZERO = 2,           /* biases of batch normalisation */
-    EN_INIT_ONE = 3             /* its weights */
+    EN_INIT_ONE = 3             /* weights of batch normalisation */
 };
 
-/* What a builder may ask for. The program's; a builder calls through it. */
+/* The program's services for a builder. */
 typedef struct en_graph en_graph;
 struct en_graph {
     uint32_t abi, size;
-    int64_t classes; /* of the data; 0: it has none, or is not known */
-    /* A node: op's x, dtype and size are filled in. `name` is copied (NULL for what has no weights); x2 is -1
-     * where the operation has one input. */
+    int64_t classes; /* of the data; 0: none, or not known */
+    /* Adds a node: fills in op's x, dtype and size. Copies `name` (NULL for nodes without weights); x2 is -1 if the operation
+     * has one input. */
     en_at (*add)(en_graph *, const char *name, const en_op *op, en_at x, en_at x2);
-    /* How the weight of a node starts; its bias goes on as it would. Returns the node. */
+    /* Sets the initial distribution of a node's weight; its bias keeps the default. Returns the node. */
     en_at (*init)(en_graph *, en_at, uint32_t distribution);
-    /* A name made of parts, as printf; lasts as long as the graph. */
+    /* Formats a name, as printf; lives as long as the graph. */
     const char *(*name)(en_graph *, const char *format, ...);
-    en_extent (*extent)(const en_graph *, en_at); /* of its output, n = 1; zeroes for -1 */
+    en_extent (*extent)(const en_graph *, en_at); /* of the node's output, n = 1; zeroes for -1 */
     double (*num)(en_graph *, const char *key);   /* an option of the network */
     const char *(*text)(en_graph *, const char *key);
-    /* The builder's own refusal, as printf: value, place, remedy. Returns -1. */
+    /* Refuses on the builder's behalf, as printf: value, place, remedy. Returns -1. */
     en_at (*refuse)(en_graph *, const char *format, ...);
 };
 
-/* What --model names. */
+/* A network, as named by --model. */
 typedef struct en_network {
     uint32_t abi, size;                      /* EN_NETWORK_ABI, sizeof(en_network) */
     const char *name, *help;                 /* "convnet": a-z, 0-9, '-'; one line */
-    en_extent input;                         /* of one sample: n is 1; a side of 0: as the data has it */
-    const en_layer *layers;                  /* ends with EN_END, the last but one is a loss; or NULL: */
+    en_extent input;                         /* of one sample: n is 1; a side of 0: the data's */
+    const en_layer *layers;                  /* ends with a loss, then EN_END; or NULL: */
     en_at (*build)(en_graph *, en_at batch); /* returns the loss */
     const en_option *options;                /* ends with an entry of size 0; NULL: none */
     const struct en_network *next;           /* another network in the same file, or NULL */
 } en_network;
 
-/* The one symbol that a network's file exports. Returns NULL if it cannot serve that ABI. */
+/* The only symbol that a network's file exports. Returns NULL if it does not support that ABI. */
 #define EN_NETWORK_ENTRY "en_network_entry"
 typedef const en_network *(*en_network_entry_fn)(uint32_t host_abi);
 EN_EXPORT const en_network *en_network_entry(uint32_t host_abi);
@@ -129,7 +128,7 @@ static inline int64_t en_channels(const en_graph *g, en_at x)
     return g->extent(g, x).c;
 }
 
-/* Outputs of the last layer: the data's classes, or so many where that is not known. */
+/* Outputs of the last layer: the data's classes, or 10 if not known. */
 static inline int64_t en_classes(const en_graph *g)
 {
     return g->classes > 0 ? g->classes : 10;
@@ -185,7 +184,7 @@ static inline en_at en_linear_relu(en_graph *g, en_at x, const char *name, int64
     return en_window(g, x, name, EN_OP_LINEAR, EN_OP_BIAS | EN_OP_FUSE_RELU, outputs, 0, 0, 0);
 }
 
-/* PyTorch's BatchNorm2d(eps = 1e-5, momentum = 0.1); then relu; or plus x2, then relu. */
+/* PyTorch's BatchNorm2d(eps = 1e-5, momentum = 0.1); with relu; or with x2 added, then relu. */
 static inline en_at en_norm(en_graph *g, en_at x, en_at x2, const char *name, uint32_t flags)
 {
     en_op op = en_op_new(EN_OP_BATCHNORM, EN_OP_BIAS | flags);
@@ -225,7 +224,7 @@ static inline en_at en_relu(en_graph *g, en_at x)
     return en_plain(g, EN_OP_RELU, 0, x, -1);
 }
 
-/* Padding never wins in a max; in a mean it counts as zeros. */
+/* Padding never wins in max pooling; in a mean it counts as zeros. */
 static inline en_at en_maxpool(en_graph *g, en_at x, int64_t kernel, int64_t stride, int64_t pad)
 {
     return en_window(g, x, 0, EN_OP_MAXPOOL, 0, 0, kernel, stride, pad);

@@ -1,6 +1,6 @@
 /* op.h - an operation of a device: what it computes, on which extents, from what.
  *
- * Everything here is arithmetic on a description; device.h has who runs it. A new kind needs: its number and
+ * Everything here is arithmetic on a description; device.h runs it. A new kind needs: its number and
  * its extent (en_op_output) here; loops that define it in ops/ref/KIND.c, and their line in the table of
  * ops/ref/host_device.c (the cpu device falls back on them; ops/cpu/device.c says where it does better); a
  * kernel in ops/cuda/KIND.cu and its line in ops/cuda/op_plan.c; a trial in tests/ops/trial.c, from which all
@@ -52,9 +52,9 @@ enum {
  *
  * Training: mean and biased variance of the batch normalise. `stats`, unless NULL, then move towards them:
  * running = (1 - momentum) running + momentum batch, the variance unbiased (times M / (M - 1)), batches += 1.
- * Where any channel's mean or variance is not finite, all of `stats` stay as they are: one overflow of fp16
- * would poison them for ever. With EN_OP_FORWARD_ONLY `stats` normalise and are only read; y may be x.
- * `saved` has what forward leaves (mean, 1 / sqrt(var + eps)) and what backward_weights adds for backward_data.
+ * If any channel's mean or variance is not finite, `stats` do not change at all: one overflow of fp16
+ * would poison them forever. With EN_OP_FORWARD_ONLY `stats` normalise and are only read; y may be x.
+ * `saved` has forward's mean and 1 / sqrt(var + eps), and backward_weights' additions for backward_data.
  *
  *     db = sum dy,  dw = sum dy xh,  dx = w / sqrt(var + eps) (dy - db / M - xh dw / M);  dx may be dy
  *
@@ -150,7 +150,7 @@ static inline int64_t en_op_weights(const en_op *op)
     }
 }
 
-/* Those of its flags that say what is computed; EN_OP_NO_DX and EN_OP_FORWARD_ONLY any op may have. */
+/* The flags of a kind that define what is computed; any op may also have EN_OP_NO_DX and EN_OP_FORWARD_ONLY. */
 static inline uint32_t en_op_flags(uint32_t kind)
 {
     switch (kind) {
@@ -168,7 +168,7 @@ static inline int64_t en_op_stats(const en_op *op)
     return op->kind == EN_OP_BATCHNORM ? 2 * ((op->channels + 15) / 16 * 16) + 16 : 0;
 }
 
-/* What backward reads of the tensors of forward: an output that nobody reads any more may be given back. */
+/* The tensors of forward that backward reads: an output without readers may be freed. */
 enum { EN_OP_READS_X = 1, EN_OP_READS_Y = 2 };
 static inline unsigned en_op_backward_reads(const en_op *op)
 {

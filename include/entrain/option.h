@@ -1,4 +1,4 @@
-/* option.h - what files of strategies and of networks share: what they export, and the options they declare. */
+/* option.h - shared by strategies' and networks' files: the export macro, and the options they declare. */
 #ifndef ENTRAIN_OPTION_H
 #define ENTRAIN_OPTION_H
 

@@ -1,7 +1,7 @@
-/* status.h - what a call says when it returns. One list: name, value and sentence cannot drift apart.
+/* status.h - the status codes of all calls. One list keeps name, value and sentence together.
  *
- * Every fallible function of Entrain returns an en_status; 0 is success. The function that first knows of
- * an error logs the exact cause once; everyone above passes the status on unchanged. */
+ * Every fallible function of Entrain returns an en_status; 0 is success. The function that first detects an error logs the
+ * exact cause once; its callers pass the status on unchanged. */
 #ifndef ENTRAIN_STATUS_H
 #define ENTRAIN_STATUS_H
 
@@ -38,7 +38,7 @@ enum {
 
 typedef int en_status;
 
-/* The sentence for a status. Static storage; never NULL, also for values it does not know. */
+/* The sentence for a status. Static storage; never NULL, even for unknown values. */
 static inline const char *en_status_str(en_status status)
 {
     switch (status) {

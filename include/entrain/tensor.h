@@ -1,4 +1,4 @@
-/* tensor.h - element types and extents: the words in which devices and models speak of shapes. */
+/* tensor.h - element types and extents: how devices and models describe shapes. */
 #ifndef ENTRAIN_TENSOR_H
 #define ENTRAIN_TENSOR_H
 
@@ -12,7 +12,7 @@ extern "C" {
 /* Element types. Values are part of the ABI and of the wire: append, never renumber. */
 enum { EN_F32 = 1, EN_BF16 = 2, EN_F16 = 3, EN_I32 = 4, EN_U8 = 5 };
 
-/* Bytes of one element; 0 for a type that this header does not know. */
+/* Bytes of one element; 0 for an unknown type. */
 static inline size_t en_dtype_bytes(uint32_t dtype)
 {
     switch (dtype) {
@@ -30,7 +30,7 @@ typedef struct en_extent {
     int64_t n, h, w, c;
 } en_extent;
 
-/* Elements of an extent; 0 when one side is not positive or the product does not fit. */
+/* Elements of an extent; 0 if a side is not positive or the product overflows. */
 static inline int64_t en_extent_count(en_extent e)
 {
     const int64_t side[4] = {e.n, e.h, e.w, e.c};

@@ -18,11 +18,11 @@
 #include "core/try.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "float32 is copied between file and memory as it is");
+               "float32 is copied between file and memory unchanged");
 
 enum { LENGTH_BYTES = 8 };
 
-/* Names go into messages and into other people's terminals. */
+/* Names appear in messages and in other people's terminals. */
 static bool is_clean_text(const char *text)
 {
     size_t length = 0;
@@ -33,7 +33,7 @@ static bool is_clean_text(const char *text)
     return length > 0;
 }
 
-/* The only int64 that a state_dict of ours has: batch normalisation's. */
+/* The only int64 in our state_dict: batch normalisation's counter. */
 static bool is_batch_count(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -55,8 +55,8 @@ static en_status shape_parse(const char *name, const json_t *shape, eni_st_tenso
         tensor->shape[d] = json_integer_value(side);
         if (!json_is_integer(side) || tensor->shape[d] < 0 ||
             __builtin_mul_overflow(tensor->count, (uint64_t)tensor->shape[d], &tensor->count))
-            return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: side %u of the shape is not a size",
-                            name, tensor->name, d);
+            return eni_fail(EN_EFORMAT, "safetensors",
+                            "%s: tensor %s: side %u of the shape is not a valid size", name, tensor->name, d);
     }
     return EN_OK;
 }
@@ -70,14 +70,14 @@ static en_status offsets_parse(const char *name, const json_t *offsets, const un
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 ||
         end < begin || (uint64_t)end > data_bytes)
         return eni_fail(EN_EFORMAT, "safetensors",
-                        "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the %llu bytes of data", name,
+                        "%s: tensor %s: data_offsets [%lld, %lld] lie outside the %llu bytes of data", name,
                         tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
     static const char *const types[] = {"float32", "uint8", "int64"};
     const uint64_t bytes = (uint64_t)(end - begin), most = UINT64_MAX / sizeof(int64_t);
     if (tensor->count > most || eni_st_bytes(tensor) != bytes) {
         char shape[ENI_ST_SHAPE_TEXT];
-        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: shape %s in %llu bytes of %s", name,
-                        tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape),
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: shape %s does not match %llu bytes of %s",
+                        name, tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape),
                         (unsigned long long)bytes, types[tensor->dtype]);
     }
     tensor->data = data + begin;
@@ -90,23 +90,25 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
     const json_t *dtype = json_object_get(entry, "dtype");
     if (!json_is_string(dtype) || json_object_size(entry) != 3)
         return eni_fail(EN_EFORMAT, "safetensors",
-                        "%s: tensor %s: not an object of dtype, shape and data_offsets", name, tensor->name);
+                        "%s: tensor %s: expected an object of dtype, shape and data_offsets", name,
+                        tensor->name);
     const char *text = json_string_value(dtype);
     while (tensor->dtype <= ENI_ST_I64 && strcmp(text, eni_st_dtype_text(tensor->dtype)) != 0)
         tensor->dtype++;
     if (tensor->dtype > ENI_ST_I64 || (tensor->dtype == ENI_ST_I64 && !is_batch_count(tensor->name)))
-        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is read%s: %s", name,
-                        tensor->name, is_clean_text(text) ? text : "(not a name)",
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is supported%s: %s",
+                        name, tensor->name, is_clean_text(text) ? text : "(not a name)",
                         strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
                         strchr(text, 'F') != NULL
                             ? "convert it with .float()"
-                            : "leave it out of the file if it is no weight (labels, position ids), or "
+                            : "omit it if it is not a weight (labels, position ids), or "
                               "convert it with .float()");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
     if (tensor->dtype == ENI_ST_I64 && tensor->ndim != 0) {
         char shape[ENI_ST_SHAPE_TEXT];
-        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s is %s, and a number of batches is ()", name,
-                        tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape));
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: tensor %s has shape %s; expected () for a number of batches", name, tensor->name,
+                        eni_st_shape_text(tensor->shape, tensor->ndim, shape));
     }
     return offsets_parse(name, json_object_get(entry, "data_offsets"), data, data_bytes, tensor);
 }
@@ -122,8 +124,7 @@ static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
     json_object_foreach(object, key, value)
     {
         if (!json_is_string(value))
-            return eni_fail(EN_EFORMAT, "safetensors", "%s: __metadata__ holds something other than text",
-                            name);
+            return eni_fail(EN_EFORMAT, "safetensors", "%s: __metadata__ has a value other than text", name);
         file->meta[file->nmeta++] = (eni_st_meta){key, json_string_value(value)};
     }
     return EN_OK;
@@ -131,7 +132,7 @@ static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
 
 /* ---- the whole --------------------------------------------------------------------------------------- */
 
-/* torch.save writes a zip archive, and before 1.6 wrote a bare pickle. */
+/* torch.save writes a zip archive; before 1.6 it wrote a bare pickle. */
 static bool is_pickle(const unsigned char *bytes, size_t size)
 {
     return size >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || (bytes[0] == 0x80 && bytes[1] <= 5));
@@ -145,13 +146,13 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
     if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
         if (is_pickle(bytes, size))
             eni_error("safetensors",
-                      "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does "
-                      "not: write it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses "
+                      "it: save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
                       name);
         else
             eni_error(
                 "safetensors",
-                "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or cut off: fetch or "
+                "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: fetch or "
                 "save it again",
                 name, (unsigned long long)header, size);
         return EN_EFORMAT;
@@ -162,7 +163,7 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
     json_error_t error;
     json_t *root = json_loadb((const char *)bytes + LENGTH_BYTES, header, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(root)) {
-        eni_error("safetensors", "%s: the header is not valid at byte %d (duplicate names count)", name,
+        eni_error("safetensors", "%s: the header is invalid at byte %d (bad JSON, or a duplicate name)", name,
                   error.position);
         json_decref(root);
         return EN_EFORMAT;
@@ -179,7 +180,7 @@ static int by_data(const void *left, const void *right)
     return (a->count > b->count) - (a->count < b->count); /* an empty tensor ends where the next begins */
 }
 
-/* Every byte of the data belongs to exactly one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static en_status tensors_cover(const char *name, eni_st_file *file, const unsigned char *data, uint64_t bytes)
 {
     const unsigned char *end = data;
@@ -189,7 +190,7 @@ static en_status tensors_cover(const char *name, eni_st_file *file, const unsign
         if (tensor->data != end)
             return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s %s", name, tensor->name,
                             (uintptr_t)tensor->data < (uintptr_t)end ? "overlaps another"
-                                                                     : "has a hole before it");
+                                                                     : "is preceded by a hole");
         end += eni_st_bytes(tensor);
     }
     if (end != data + bytes)
@@ -203,8 +204,9 @@ static en_status count_is_one(const char *name, const eni_st_tensor *tensor)
     int64_t batches;
     memcpy(&batches, tensor->data, sizeof batches);
     if (batches >= 0 && batches <= INT64_C(1) << 53) return EN_OK;
-    return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: %lld is no number of batches, 0 to 2^53", name,
-                    tensor->name, (long long)batches);
+    return eni_fail(EN_EFORMAT, "safetensors",
+                    "%s: tensor %s: invalid number of batches %lld; expected 0 to 2^53", name, tensor->name,
+                    (long long)batches);
 }
 
 static en_status values_are_sound(const char *name, const eni_st_file *file)
@@ -238,8 +240,8 @@ static en_status entries_parse(const char *name, json_t *root, const unsigned ch
         }
         if (!is_clean_text(key))
             return eni_fail(EN_EFORMAT, "safetensors",
-                            "%s: a tensor's name is empty, over %d bytes, or has control characters", name,
-                            ENI_ST_MAX_NAME);
+                            "%s: a tensor's name is empty, longer than %d bytes, or has control characters",
+                            name, ENI_ST_MAX_NAME);
         eni_st_tensor *tensor = &file->tensors[file->ntensors++];
         tensor->name = key;
         EN_TRY(tensor_parse(name, entry, data, bytes, tensor));
@@ -282,7 +284,7 @@ static en_status read_all(const char *path, int fd, unsigned char *bytes, size_t
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             snprintf(why_out, ENI_ST_WHY, "%s: read stopped after %zu of %zu bytes: %s", path, done, size,
-                     got < 0 ? strerror(errno) : "the file became shorter");
+                     got < 0 ? strerror(errno) : "the file was truncated");
             return EN_EIO;
         }
         done += (size_t)got;
@@ -310,7 +312,7 @@ en_status eni_st_contents(const char *path, uint64_t max_bytes, unsigned char **
                  (long long)info.st_size, (unsigned long long)max_bytes);
         st = EN_EFORMAT;
     } else if ((bytes = eni_alloc((size_t)info.st_size)) == NULL) {
-        snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
+        snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, which do not fit into memory", path,
                  (long long)info.st_size);
         st = EN_ENOMEM;
     } else {
@@ -375,9 +377,9 @@ const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
 
-/* ---- writing: a file that is there whole or not at all; first its header ---- */
+/* ---- writing: atomic; first the header ---- */
 
-/* False, as below: out of memory, or text that is not UTF-8. */
+/* False: out of memory, or text that is not UTF-8. */
 static bool add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
 {
     json_t *object = json_object();
@@ -387,7 +389,7 @@ static bool add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
     return true;
 }
 
-/* .. or a name that is there twice. */
+/* False as above, or a duplicate name. */
 static bool add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin)
 {
     const uint64_t end = begin + eni_st_bytes(tensor);
@@ -400,7 +402,7 @@ static bool add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin
     return json_object_set_new(root, tensor->name, entry) == 0;
 }
 
-/* The header's text without its padding, freed with free(); NULL when out of memory. */
+/* The header's text without its padding, freed with free(); NULL if out of memory. */
 static char *header_new(const eni_st_tensor *tensors, uint32_t ntensors, const eni_st_meta *meta,
                         uint32_t nmeta)
 {
@@ -423,7 +425,7 @@ enum { SEAL_AT = sizeof SEAL_PREFIX - 1, SEAL_BYTES = ENI_DIGEST_HEX - 1 };
 static const char no_seal[ENI_DIGEST_HEX] =
     "0000000000000000000000000000000000000000000000000000000000000000";
 
-/* Writes the hash of the file's parts into the header, which has no_seal there. */
+/* Writes the hash of the file's parts into the header in place of no_seal. */
 static void seal(char *header, const struct iovec *parts, size_t n, char digest_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
@@ -450,8 +452,9 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
     eni_digest_add(&digest, at + end, bytes - end);
     eni_digest_end(&digest, digest_out);
     if (memcmp(at + begin, digest_out, SEAL_BYTES) == 0) return EN_OK;
-    snprintf(why_out, ENI_ST_WHY, "its %zu bytes hash to %.8s.. where it says %.8s..: damaged or cut off",
-             bytes, digest_out, at + begin);
+    snprintf(why_out, ENI_ST_WHY,
+             "its %zu bytes hash to %.8s.., but its digest is %.8s..: damaged or truncated", bytes,
+             digest_out, at + begin);
     return EN_EFORMAT;
 }
 
@@ -479,8 +482,8 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
     const size_t n = 3 + (size_t)ntensors;
     struct iovec *parts = eni_alloc_array(n, sizeof *parts);
     en_status st = EN_ENOMEM;
-    snprintf(why_out, ENI_ST_WHY, "%s: no header: out of memory, or a name that is not UTF-8 or there twice",
-             path);
+    snprintf(why_out, ENI_ST_WHY,
+             "%s: cannot make the header: out of memory, or a name is not UTF-8 or a duplicate", path);
     if (header != NULL && parts != NULL) {
         const size_t text = strlen(header);
         uint64_t length = eni_round_up(text, HEADER_ALIGN); /* with its padding */
@@ -494,7 +497,7 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
     }
     eni_free(parts);
     eni_free(ordered);
-    free(header); /* jansson's, made with malloc */
+    free(header); /* from jansson, by malloc */
     return st;
 }
 

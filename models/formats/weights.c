@@ -1,4 +1,4 @@
-/* weights.c - the tensors of a schema to and from the entries of a file, and their digest. */
+/* weights.c - converts between a schema's tensors and the entries of a file, and hashes them. */
 #include "models/formats/weights.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- save -------------------------------------------------------------------------------------------- */
 
-/* Number i of the file: the weights, then the state. */
+/* Tensor i of the file: the weights, then the state. */
 static const en_model_tensor *tensor_at(const en_schema *schema, uint32_t i)
 {
     return i < schema->ntensors ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
@@ -42,7 +42,7 @@ en_status eni_weights_save(const char *path, const en_schema *schema, const floa
     for (uint32_t i = 0; i < n && st == EN_OK; i++) {
         st = eni_weights_entry(schema, i, flat, state, &tensors[i]);
         if (st != EN_OK)
-            eni_error("weights", "%s is not written: tensor %s holds values that are not finite", path,
+            eni_error("weights", "%s was not written: tensor %s has values that are not finite", path,
                       tensors[i].name);
     }
     if (st == EN_OK) st = eni_st_write(path, tensors, n, &format, 1);
@@ -63,7 +63,7 @@ bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want)
     return found->dtype == (want->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32) && same_shape(found, want);
 }
 
-/* The tensor of that name behind "module." and "_orig_mod.", in any order; NULL: there is none. */
+/* Finds the tensor behind prefixes "module." and "_orig_mod.", in any order; NULL if not found. */
 static const eni_st_tensor *find_wrapped(const eni_st_file *file, const char *name)
 {
     for (uint32_t t = 0; t < file->ntensors; t++) {
@@ -76,7 +76,7 @@ static const eni_st_tensor *find_wrapped(const eni_st_file *file, const char *na
     return NULL;
 }
 
-/* No training makes a variance that is negative, and its root would be no number. */
+/* Training never makes a negative variance, and its root would be NaN. */
 static en_status check_variances(const char *name, const eni_st_tensor *found)
 {
     const char *dot = strrchr(found->name, '.');
@@ -84,14 +84,13 @@ static en_status check_variances(const char *name, const eni_st_tensor *found)
     if (dot == NULL || strcmp(dot, ".running_var") != 0) return EN_OK;
     for (uint64_t i = 0; i < found->count; i++)
         if (variance[i] < 0)
-            return eni_fail(EN_EFORMAT, "weights",
-                            "%s: tensor %s: element %llu is %g, and no variance is negative", name,
-                            found->name, (unsigned long long)i, (double)variance[i]);
+            return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s: element %llu is %g, a negative variance",
+                            name, found->name, (unsigned long long)i, (double)variance[i]);
     return EN_OK;
 }
 
-/* Both ways: what the schema wants is there, and nothing else is, but for what a checkpoint keeps beside the
- * weights: its names have a slash. */
+/* Checks both ways: the file has every tensor of the schema, and no others, except a checkpoint's own, whose names have a
+ * slash. */
 static en_status file_matches(const char *name, const eni_st_file *file, const en_schema *schema)
 {
     char got[ENI_ST_SHAPE_TEXT], want[ENI_ST_SHAPE_TEXT];
@@ -105,18 +104,19 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         if (found == NULL && find_wrapped(file, tensor->name) != NULL)
             return eni_fail(
                 EN_EMISMATCH, "weights",
-                "%s: tensor %s is called %s there, as DistributedDataParallel (module.) and torch.compile "
-                "(_orig_mod.) call it: save the state_dict of the model inside, as "
+                "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and torch.compile "
+                "(_orig_mod.) name it: save the state_dict of the inner model, as "
                 "model.module.state_dict() or model._orig_mod.state_dict()",
                 name, tensor->name, find_wrapped(file, tensor->name)->name);
         if (found == NULL)
-            return eni_fail(EN_EMISMATCH, "weights",
-                            "%s: no tensor %s, which %s has as %s; give the weights of this --model", name,
-                            tensor->name, schema->network->name, want);
+            return eni_fail(
+                EN_EMISMATCH, "weights",
+                "%s: tensor %s is missing; %s has it with shape %s; give the weights of this --model", name,
+                tensor->name, schema->network->name, want);
         if (found->dtype != ENI_ST_F32 && found->dtype != (tensor->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32))
             return eni_fail(EN_EFORMAT, "weights",
-                            "%s: tensor %s has dtype %s; only F32 is read: convert it with .float()", name,
-                            tensor->name, eni_st_dtype_text(found->dtype));
+                            "%s: tensor %s has dtype %s; only F32 is supported: convert it with .float()",
+                            name, tensor->name, eni_st_dtype_text(found->dtype));
         if (eni_weights_fits(found, tensor)) {
             EN_TRY(check_variances(name, found));
             continue;
@@ -125,7 +125,7 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s has dtype F32; save it as int64", name,
                             tensor->name);
         return eni_fail(EN_EMISMATCH, "weights",
-                        "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model", name,
+                        "%s: tensor %s has shape %s, but %s has %s; give the weights of this --model", name,
                         tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
                         schema->network->name, want);
     }
@@ -136,14 +136,14 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             k++;
         if (k < ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
         return eni_fail(EN_EMISMATCH, "weights",
-                        "%s: tensor %s %s, which %s does not have; give the weights of this --model", name,
+                        "%s: unexpected tensor %s %s, which %s lacks; give the weights of this --model", name,
                         extra->name, eni_st_shape_text(extra->shape, extra->ndim, got),
                         schema->network->name);
     }
     return EN_OK;
 }
 
-/* Nothing is copied before everything is checked. */
+/* Checks everything before copying anything. */
 static en_status file_copy(const char *name, const eni_st_file *file, const en_schema *schema, float *flat,
                            float *state)
 {
@@ -171,8 +171,8 @@ en_status eni_weights_parse(const char *name, const void *data, size_t bytes, co
 
 en_status eni_weights_load(const char *path, const en_schema *schema, float *flat, float *state)
 {
-    /* A checkpoint of four ranks with a slot and a vector each, or a file for another network, which is read
-     * and told what differs; a film is not read. */
+    /* Room for a checkpoint of four ranks with a slot and a vector each, or a file for another network, which is read to
+     * name the difference; a much larger file is refused unread. */
     const uint64_t max_bytes = 16 * (schema->count + schema->nstate) * sizeof *flat + ENI_ST_MAX_HEADER;
     eni_st_file file;
     EN_TRY(eni_st_read(path, max_bytes, &file));
@@ -205,7 +205,7 @@ void eni_buffers_digest(const en_schema *schema, const float *state, char hex_ou
     digest_tensors(schema->buffers, schema->nbuffers, state, hex_out);
 }
 
-/* As text: a line a node, and what it reads where that is not the node before it; a line a tensor. */
+/* As text: a line for each node, with its inputs if they are not the node before; a line for each tensor. */
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX])
 {
     char line[320];

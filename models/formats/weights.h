@@ -1,10 +1,9 @@
 /* weights.h - a model's tensors in a safetensors file, as PyTorch's load_state_dict and save_file know them.
  *
- * The file holds every tensor of the schema, weights, then the state, in declaration order (int64 before all,
- * safetensors.h), under its name and shape, without the flat vectors' padding, and __metadata__ {"format":
- * "pt"}.
- * `state` (schema->nstate) lies beside the flat weights everywhere; NULL for a network without. All functions
- * work on host memory, from any thread, and block on the disk. */
+ * The file has every tensor of the schema, weights, then the state, in declaration order (int64 before all,
+ * safetensors.h), under its name and shape, without the flat vectors' padding, and __metadata__ {"format": "pt"}.
+ * `state` (schema->nstate) always accompanies the flat weights; NULL for a network without state. All functions work on
+ * host memory, from any thread, and block on the disk. */
 #ifndef FORMATS_WEIGHTS_H
 #define FORMATS_WEIGHTS_H
 
@@ -16,17 +15,17 @@
 #include "entrain/model.h"
 #include "models/formats/safetensors.h"
 
-/* Writes `flat` (schema->count) to `path`: the old file or the whole new one is there, also after a crash.
- * EN_ENONFINITE names the tensor: such a file could not be read back. EN_EIO. */
+/* Writes `flat` (schema->count) to `path`, atomically and durably. EN_ENONFINITE names the tensor: such a file could not
+ * be read back. EN_EIO. */
 en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat, const float *state);
 
-/* Overwrites all of `flat` and `state` (padding becomes 0) from `path`. The file must hold exactly the schema's
- * tensors, finite, but for num_batches_tracked, which converters leave out: 0. Of a checkpoint
- * (rank/checkpoint.h) the weights and the state are taken. On failure neither is touched. EN_ENOENT, EN_EIO, EN_EFORMAT (not a safetensors file that we accept), EN_EMISMATCH (another
- * network: the tensor and both shapes are named), EN_ENONFINITE. */
+/* Overwrites all of `flat` and `state` (padding becomes 0) from `path`. The file must have exactly the schema's tensors,
+ * finite; num_batches_tracked, which converters omit, may be absent: 0. Takes the weights and the state of a checkpoint
+ * (rank/checkpoint.h). On failure neither is touched. EN_ENOENT, EN_EIO, EN_EFORMAT (not a safetensors file that we
+ * accept), EN_EMISMATCH (another network: names the tensor and both shapes), EN_ENONFINITE. */
 en_status eni_weights_load(const char *path, const en_schema *schema, float *flat, float *state);
 
-/* The same from memory; `name` is what messages call it. */
+/* The same from memory; messages call it `name`. */
 en_status eni_weights_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
                             float *flat, float *state);
 
@@ -37,16 +36,16 @@ en_status eni_weights_digest(const en_schema *schema, const float *flat, char he
 /* buffers_sha256: the same of the state, in the order of schema->buffers: float32 and int64. */
 void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX]);
 
-/* Number i of a network's tensors, the weights and then the state, i < ntensors + nbuffers: fills the entry, which points into `flat` or
- * `state`. EN_ENONFINITE: it cannot be written; the entry has its name. */
+/* Tensor i of a network, the weights and then the state, i < ntensors + nbuffers: fills the entry, which points into
+ * `flat` or `state`. EN_ENONFINITE: it cannot be written; the entry has its name. */
 en_status eni_weights_entry(const en_schema *schema, uint32_t i, const float *flat, const float *state,
                             eni_st_tensor *entry_out);
 
-/* Whether `found` is what the schema has as `want`. */
+/* Whether `found` matches the schema's tensor `want`. */
 bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want);
 
-/* schema_sha256, what "the same network" means: its input, its nodes in order, and the tensors with names,
- * shapes and places in the flat vector; not what it is called. EN_ENOMEM. */
+/* schema_sha256 defines "the same network": its input, its nodes in order, and the tensors with names, shapes and
+ * offsets; not the network's name. EN_ENOMEM. */
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX]);
 
 #endif

@@ -1,12 +1,9 @@
-/* batchnorm.c - batch normalisation in as few passes over memory as it takes.
- *
- * Forward reads x for its moments, then x again for y. backward_weights reads x, y, dy and masks dy while it sums;
- * backward_data reads x and dy once more. Everything else is numbers a channel.
- *
- * Sums go over fixed pieces of pixels, float inside of a piece and double over the pieces, added in order: who
- * summed which piece does not show. Moments inside of a piece are those of a few pixels at a time, put together
- * as Chan, Golub and LeVeque (1979) do it, of numbers less the piece's first pixel: nothing cancels, however far
- * the mean is from 0. */
+/* batchnorm.c - batch normalisation in as few passes over memory as possible. Forward reads x for its
+ * moments, then x again for y. backward_weights reads x, y, dy and masks dy while it sums; backward_data
+ * reads x and dy once more. All other data are numbers per channel. Sums go over fixed pieces of pixels, in
+ * float inside a piece and in double over the pieces, added in order, so the bits do not depend on the
+ * threads. Moments inside a piece are those of a few pixels at a time, merged as by Chan, Golub and LeVeque
+ * (1979), of numbers less the piece's first pixel: nothing cancels, however far the mean is from 0. */
 #include <math.h>
 #include <string.h>
 
@@ -78,7 +75,7 @@ ENI_ALWAYS_INLINE float square(float a)
     return a * a;
 }
 
-/* Puts `n` pixels whose mean and squared gaps are known to the `before` pixels of a piece. */
+/* Merges `n` pixels with known mean and squared gaps into the `before` pixels of a piece. */
 ENI_ALWAYS_INLINE void join(float *mean, float *gaps, float its_mean, float its_gaps, float n, float before)
 {
     const float way = its_mean - *mean;
@@ -86,9 +83,9 @@ ENI_ALWAYS_INLINE void join(float *mean, float *gaps, float its_mean, float its_
     *gaps += its_gaps + way * (before * n / (before + n)) * way;
 }
 
-/* Up to BLOCK channels of a piece, c from one pixel to the next: means, less the first pixel, and sums of squared
- * gaps to them. Eight pixels are summed in the order in which they lie in memory, which the processor then
- * fetches ahead of us, and read again from its first cache. */
+/* Up to BLOCK channels of a piece, c from one pixel to the next: means, less the first pixel, and sums of
+ * squared gaps to them. Eight pixels are summed in memory order, which the processor prefetches, and read
+ * again from its first-level cache. */
 ENI_MULTIVERSION_SHORT static void piece_moments(float *restrict mean, float *restrict gaps,
                                                  const float *restrict first, int64_t pixels, int64_t c,
                                                  int64_t channels)
@@ -129,7 +126,7 @@ static void moments_part(const en_plan *plan, const en_args *args, int64_t from,
     }
 }
 
-/* Adds dy, and dy (x - mean); dy counts, and stays, where y is positive or where there is no relu. */
+/* Adds dy, and dy (x - mean). Zeroes dy first where y is not positive, if there is a relu. */
 ENI_ALWAYS_INLINE void piece_gradients(float *restrict db, float *restrict dw, float *restrict dy,
                                        const float *restrict x, const float *restrict y,
                                        const float *restrict mean, int64_t pixels, int64_t c, bool has_relu)
@@ -178,7 +175,7 @@ ENI_MULTIVERSION_SHORT static void add_scaled(double *restrict sum, double by, c
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
-/* Mean and biased variance of the batch, from those of the pieces. */
+/* Mean and biased variance of the batch, from those of its pieces. */
 static void join_moments(const en_plan *plan, const float *x, const norm_sums *of)
 {
     const int64_t c = plan->op.channels, all = pixels_of(plan), pieces = pieces_of(plan);
@@ -199,7 +196,7 @@ static void join_moments(const en_plan *plan, const float *x, const norm_sums *o
     }
 }
 
-/* Branches go away where this is inlined. y may be x. */
+/* The branches vanish when this is inlined. y may be x. */
 ENI_ALWAYS_INLINE void scale_rows(float *y, const float *x, const float *x2, const float *mean,
                                   const float *scale, const float *b, int64_t pixels, int64_t c, bool adds,
                                   bool has_relu)
@@ -233,13 +230,13 @@ static void normalise_part(const en_plan *plan, const en_args *args, int64_t fro
     normalise((float *)args->y + at, x, x2 + at, has.mean, has.scale, args->b, to - from, c, plan->op.flags);
 }
 
-/* Pixels below which a second thread does not pay. */
+/* A second thread does not pay below this many pixels. */
 static int64_t grain(const en_plan *plan)
 {
     return plan->op.channels < 4096 ? 4096 / plan->op.channels : 1;
 }
 
-/* What normalises, and what backward wants of it. */
+/* The factors of channel k, for forward and for backward. */
 static void set_scale(const en_plan *plan, const en_args *args, int64_t k, double mean, double var)
 {
     const norm_terms has = terms_of(plan, args);

@@ -1,23 +1,24 @@
-/* columns.c - convolutions as products of matrices ("im2col", Chellapilla et al. 2006). The window of an output pixel
- * is a row of one matrix, KH * KW * C long:
+/* columns.c - convolutions as products of matrices ("im2col", Chellapilla et al. 2006). The window of an
+ * output pixel is a row of one matrix, KH * KW * C long:
  *
  *     y (pixels, O)             = columns of x (pixels, window)  w^T (window, O)
  *     dw (O, window)           += dy^T (O, pixels)  columns of x (pixels, window)
  *     columns (pixels, window)  = dy (pixels, O)  w (O, window), and each row is added to its window of dx
  *
- * A row's order is (KH, KW, C): what lies side by side in x stays so. A last column of ones brings in b, and makes db
- * of the product that makes dw.
+ * A row's order is (KH, KW, C): neighbours in x stay neighbours. A last column of ones adds b in the first
+ * product, and gives db in the second.
  *
- * Two kinds of convolution come here, each because of what oneDNN does with it:
+ * Two kinds of convolution come here, each because of a weakness of oneDNN:
  *
- * - 1 x 1 with a stride, all three passes. oneDNN's backward pass by weights writes past its own workspace where the
- *   channels are no multiple of its block: wrong gradients, or a crash (uxlfoundation/oneDNN issue 6035).
- * - Channels that fill registers badly, the two backward passes. oneDNN works on 16 channels at a time, so 20 inputs
- *   and 50 outputs cost what 32 and 64 would; in a row of the matrix 16 at a time fit almost without rest.
+ * - 1 x 1 with a stride, all three passes. oneDNN's backward pass by weights writes past its own workspace
+ * unless the channels are a multiple of its block: wrong gradients, or a crash (uxlfoundation/oneDNN issue
+ * 6035). - Channels that fill registers badly, the two backward passes. oneDNN works on 16 channels at a
+ * time, so 20 inputs and 50 outputs cost as much as 32 and 64; in a row of the matrix 16 at a time fit almost
+ * without rest.
  *
- * A thread takes a chunk at a time: a few images, so that their rows stay in its cache. dw is summed in shares of the
- * chunks, and the shares are added in order. Chunks and shares follow from the shape alone, and each product runs on
- * one thread, so the bits do not depend on the number of threads. */
+ * A thread takes one chunk at a time: a few images, so that their rows stay in its cache. dw is summed in
+ * shares of the chunks, and the shares are added in order. Chunks and shares follow from the shape alone, and
+ * each product runs on one thread, so the bits do not depend on the number of threads. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -26,13 +27,13 @@
 #include "ops/multiversion.h"
 
 enum {
-    LANES = 16,              /* floats of a register */
-    CHUNK_BYTES = 512 << 10, /* of its rows: a part of a second-level cache */
+    LANES = 16,              /* floats in a register */
+    CHUNK_BYTES = 512 << 10, /* of its rows: part of a second-level cache */
     CHUNK_PIXELS = 512,      /* fewer do not pay for reading the weights */
-    CHUNKS = 16,             /* where there are pixels enough: work for as many threads */
+    CHUNKS = 16,             /* if there are enough pixels: work for as many threads */
     SHARE_PIXELS = 512,      /* fewer do not pay for a sum of their own */
     SHARES = 16,
-    MIN_OUTPUTS = 32, /* a column is written once and read for each output: too few do not pay for it */
+    MIN_OUTPUTS = 32, /* a column is written once and read for each output: fewer do not pay for it */
 };
 
 static int64_t padded(int64_t count)
@@ -55,13 +56,13 @@ static int64_t window(const en_op *op)
     return op->kernel_h * op->kernel_w * op->x.c;
 }
 
-/* The window, and the one where there is a bias. */
+/* The window, and a one if there is a bias. */
 static int64_t row_used(const en_op *op)
 {
     return window(op) + (op->flags & EN_OP_BIAS ? 1 : 0);
 }
 
-/* Floats of a row: whole registers, the last ones zeros. */
+/* Floats in a row: whole registers, padded with zeros. */
 static int64_t row_length(const en_op *op)
 {
     return padded(row_used(op));
@@ -88,7 +89,7 @@ static int64_t image_pixels(const en_plan *plan)
     return plan->y.h * plan->y.w;
 }
 
-/* Images of a chunk; the last chunk may have fewer. */
+/* Images in a chunk; the last chunk may have fewer. */
 static int64_t chunk_images(const en_plan *plan)
 {
     const int64_t pixels = image_pixels(plan);
@@ -108,7 +109,7 @@ static int64_t shares(const en_plan *plan)
     return smaller(worth, smaller(SHARES, chunks(plan)));
 }
 
-/* Threads that find work in a pass. */
+/* Threads that have work in a pass. */
 static int64_t workers(const en_plan *plan, int which)
 {
     return smaller(plan->ctx->threads, which == ENI_BACKWARD_WEIGHTS ? shares(plan) : chunks(plan));
@@ -141,7 +142,7 @@ static float *rows_of(const en_plan *plan, const en_args *args, int which, int64
     return weights_of(plan, args, sums(plan, which)) + worker * rows_floats(plan);
 }
 
-/* "gemm:jit" is what device.c knows products by that take memory in each call. */
+/* device.c recognises products that allocate in each call by "gemm:jit". */
 void eni_cpu_columns_describe(en_plan *plan, int which)
 {
     const int64_t floats =
@@ -151,8 +152,8 @@ void eni_cpu_columns_describe(en_plan *plan, int which)
 
 /* ---- between images and rows ---- */
 
-/* The part [from, to) of a window's row of KW * C values that lies inside an image's row of `width` values;
- * the window starts at `at`, which may be outside. */
+/* Clips a window's row of KW * C values, which starts at `at`, perhaps outside, to an image's row of `width`
+ * values: [from, to). */
 static inline void clip(int64_t at, int64_t span, int64_t width, int64_t *from, int64_t *to)
 {
     *from = at < 0 ? (-at < span ? -at : span) : 0;
@@ -171,7 +172,7 @@ ENI_MULTIVERSION static void gather_image(float *restrict row, const float *rest
         int64_t from, to;
         clip(left, span, width, &from, &to);
         for (int64_t ky = 0; ky < op->kernel_h; ky++) {
-            const int is_inside = top + ky >= 0 && top + ky < op->x.h;
+            const bool is_inside = top + ky >= 0 && top + ky < op->x.h;
             const int64_t at = (top + ky) * width + left;
             float *part = row + ky * span;
             const int64_t begin = is_inside ? from : span, stop = is_inside ? to : span;
@@ -224,7 +225,7 @@ static void weights_in(const en_plan *plan, const en_args *args, int64_t from, i
     }
 }
 
-/* The shares of dw are added here. */
+/* Adds the shares of dw. */
 static void weights_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_op *op = &plan->op;
@@ -243,7 +244,7 @@ static void weights_out(const en_plan *plan, const en_args *args, int64_t from, 
 
 /* ---- a pass ---- */
 
-/* What its parts need to know: behind the arguments, which eni_cpu_split hands on. */
+/* The facts of a pass that its parts need, behind the arguments, which eni_cpu_split hands on. */
 typedef struct pass {
     en_args args; /* first */
     eni_cpu_products *products;
@@ -252,7 +253,7 @@ typedef struct pass {
 /* Some images, on one thread. */
 typedef struct chunk {
     const pass *pass;
-    int64_t first, images, pixels; /* pixels of all its images */
+    int64_t first, images, pixels; /* pixels: of all its images */
     float *rows;                   /* (pixels, row) */
 } chunk;
 
@@ -271,7 +272,7 @@ static void gather(const en_plan *plan, const chunk *c)
         gather_image(c->rows + n * rows, x + n * each, &plan->op, plan->y.h, plan->y.w);
 }
 
-/* Chunks of workers [from, to): one, or all of one thread. */
+/* The chunks of workers [from, to): one, or all of one thread. */
 static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t count = chunks(plan), each = workers(plan, ENI_FORWARD), row = row_length(&plan->op);
@@ -323,7 +324,7 @@ static void weights_part(const en_plan *plan, const en_args *args, int64_t from,
     }
 }
 
-/* All of a pass but what becomes of the weights, over its workers. */
+/* A pass over its workers, without the work on the weights. */
 static en_status run_part(const en_plan *plan, const en_args *args, int which, eni_cpu_part_fn part)
 {
     eni_cpu_products products;
@@ -343,12 +344,12 @@ en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args)
 {
     en_args without_bias = *args;
-    without_bias.b = NULL; /* is not read here */
+    without_bias.b = NULL; /* not read here */
     eni_cpu_split(plan, &without_bias, plan->op.channels, 1, weights_in);
     return run_part(plan, args, ENI_BACKWARD_DATA, data_part);
 }
 
-/* ---- the convolutions that come here with all their passes ---- */
+/* ---- convolutions with all passes here ---- */
 
 static en_status columns_forward(en_plan *plan, const en_args *args)
 {

@@ -1,6 +1,6 @@
-/* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
- * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead, and
- * 1 x 1 with a stride to columns.c. */
+/* conv.c - convolution: oneDNN's three passes, with weights copied to and from the order that oneDNN picked.
+ * Backward passes that oneDNN would waste much on run in columns.c, most 3 x 3 in winograd.c, and 1 x 1 with
+ * a stride in columns.c. */
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 

@@ -1,5 +1,5 @@
 /* device.c - the table of the cpu device. Operations without a file here run the reference loops: they are
- * small (losses), or bound by memory as they are. */
+ * small (losses), or already bound by memory. */
 #include "entrain/device.h"
 
 #include <omp.h>
@@ -40,7 +40,7 @@ static void cpu_close(en_ctx *ctx)
 {
     eni_dnnl_close(&ctx->dnnl);
     omp_pause_resource_all(
-        omp_pause_hard); /* ends the caller's idle threads; a next region starts new ones */
+        omp_pause_hard); /* ends the caller's idle threads; the next region starts new ones */
     eni_free(ctx);
 }
 
@@ -49,7 +49,7 @@ static const char *cpu_describe(en_ctx *ctx)
     return ctx->description;
 }
 
-/* ---- the reference loops, a part of the images on each thread: they do not meet ---- */
+/* ---- the reference loops, on each thread a part of the images, independent of the others ---- */
 
 static void run_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to,
                        en_status (*pass)(const en_op *op, const en_args *args))
@@ -78,7 +78,7 @@ static void backward_images(const en_plan *plan, const en_args *args, int64_t fr
     run_images(plan, args, from, to, eni_ref_kernel_find(plan->op.kind)->backward_data);
 }
 
-/* Images below which a second thread does not pay. */
+/* A second thread does not pay below this many images. */
 static int64_t grain(const en_plan *plan)
 {
     const int64_t each = en_extent_count(plan->op.x) / plan->op.x.n;
@@ -105,7 +105,7 @@ static const eni_cpu_kernel *find_kernel(const en_op *op)
 {
     switch (op->kind) {
     case EN_OP_CONV2D:
-        if (eni_cpu_one_window_fit(op)) /* weights of 1 x 1 lie as a linear layer's */
+        if (eni_cpu_one_window_fit(op)) /* weights of 1 x 1 are laid out as a linear layer's */
             return op->kernel_h * op->kernel_w == 1 ? &eni_cpu_linear : &eni_cpu_one_window;
         if (eni_cpu_columns_fit(op)) return &eni_cpu_columns;
         return eni_cpu_winograd_fit(op) ? &eni_cpu_winograd : &eni_cpu_conv;
@@ -121,14 +121,14 @@ static const eni_cpu_kernel *find_kernel(const en_op *op)
     }
 }
 
-/* oneDNN's gemm takes memory in every call and gives it back; no attribute reaches it. glibc would not join
- * the slivers beside an aligned block to it while its cache of small blocks takes them: the next call's block
- * would lie elsewhere, and one step after the other touch new pages. A cache that is full takes none. */
+/* oneDNN's gemm allocates memory in every call and frees it; no attribute changes that. While glibc's cache
+ * of small blocks takes the slivers beside an aligned block, glibc does not merge them with it, so the next
+ * call's block would lie elsewhere and every step would touch new pages. A full cache takes none. */
 static void fill_cache_of_small_blocks(void)
 {
 #ifdef __GLIBC__
     enum { SMALLEST = 24, LARGEST = 1032, APART = 16, EACH = 7, SIZES = (LARGEST - SMALLEST) / APART + 1 };
-    void *volatile blocks[SIZES * EACH]; /* volatile: or the compiler sees nothing but waste */
+    void *volatile blocks[SIZES * EACH]; /* volatile: or the compiler would optimise it away */
     for (int i = 0; i < SIZES * EACH; i++)
         blocks[i] = malloc(SMALLEST + (size_t)(i / EACH) * APART);
     for (int i = 0; i < SIZES * EACH; i++)
@@ -136,7 +136,7 @@ static void fill_cache_of_small_blocks(void)
 #endif
 }
 
-/* What a plan with such products takes, any thread of the device finds again where it was. */
+/* Fills the caches so that every thread finds the memory of such a plan where it was. */
 static void keep_memory(const en_plan *plan)
 {
     const en_plan_info *info = &plan->info;
@@ -193,7 +193,7 @@ static en_status cpu_forward(en_plan *plan, const en_args *args)
 
 static en_status cpu_backward_weights(en_plan *plan, const en_args *args)
 {
-    const int has_weights = plan->kernel && plan->kernel->backward_weights;
+    const bool has_weights = plan->kernel && plan->kernel->backward_weights;
     if (!has_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
     return plan->kernel->backward_weights(plan, args);
 }

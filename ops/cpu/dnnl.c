@@ -1,4 +1,4 @@
-/* dnnl.c - creates oneDNN objects, by the API of version 3; dnnl2.h says it in that of version 2. */
+/* dnnl.c - creates oneDNN objects, by the API of version 3; dnnl2.h maps it to version 2. */
 #include "ops/cpu/cpu.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
@@ -20,20 +20,19 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success) return EN_OK;
     eni_debug("dnnl", "oneDNN's status for %s is %s", what, dnnl_status2str(status));
-    if (status == dnnl_out_of_memory)
-        return eni_fail(EN_ENOMEM, "dnnl", "oneDNN finds no memory for %s", what);
+    if (status == dnnl_out_of_memory) return eni_fail(EN_ENOMEM, "dnnl", "oneDNN has no memory for %s", what);
     if (status == dnnl_unimplemented)
         return eni_fail(
             EN_EUNSUPPORTED, "dnnl",
-            "oneDNN has no code for %s in this shape on this CPU; --device=ref does without oneDNN", what);
-    return eni_fail(EN_EBUG, "dnnl", "oneDNN failed at %s; --device=ref does without oneDNN", what);
+            "oneDNN does not support %s of this shape on this CPU; --device=ref works without oneDNN", what);
+    return eni_fail(EN_EBUG, "dnnl", "oneDNN failed at %s; --device=ref works without oneDNN", what);
 }
 
-/* oneDNN writes a kernel's code into memory that it maps, and where it gets none it writes to address 0, and the
- * process ends. The first product of a process has 16 kernels of 320 KB written, a primitive a few of 256 KB. So
- * there is to be room, several times over, and the 16 are written here. */
+/* oneDNN writes a kernel's code into mapped memory; if it gets none it writes to address 0, and the process
+ * dies. The first product of a process generates 16 kernels of 320 KB, a primitive a few of 256 KB. So this
+ * checks for several times that room, and generates the 16 here. */
 enum { FIRST_ROOM = 32 << 20, PRIMITIVE_ROOM = 16 << 20 };
-static const char kernels[] = "the code that oneDNN writes";
+static const char kernels[] = "oneDNN's generated code";
 
 static en_status write_kernels(void)
 {
@@ -53,9 +52,9 @@ en_status eni_dnnl_open(eni_dnnl *dnnl_out)
     eni_dnnl dnnl = {0};
     en_status st;
     EN_TRY(write_kernels());
-    EN_TRY_GOTO(eni_dnnl_check(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0), "its start"), close_dnnl);
+    EN_TRY_GOTO(eni_dnnl_check(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0), "startup"), close_dnnl);
     EN_TRY_GOTO(
-        eni_dnnl_check(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags), "its start"),
+        eni_dnnl_check(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags), "startup"),
         close_dnnl);
     *dnnl_out = dnnl;
     return EN_OK;
@@ -71,13 +70,13 @@ void eni_dnnl_close(eni_dnnl *dnnl)
     *dnnl = (eni_dnnl){0};
 }
 
-/* A description of a tensor; forget takes it back. */
+/* A description of a tensor; forget destroys it. */
 static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
 {
     return eni_dnnl_check(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order), "a layer");
 }
 
-/* Scratch memory is ours to give (workspace), not hidden in the library. */
+/* Scratch memory comes from us (workspace), not from inside the library. */
 static en_status make_attr(dnnl_primitive_attr_t *attr_out)
 {
     EN_TRY(eni_dnnl_check(dnnl_primitive_attr_create(attr_out), "a layer"));
@@ -99,7 +98,7 @@ static eni_const_desc scratch_of(const_dnnl_primitive_desc_t pd)
     return dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
 }
 
-/* Views without data yet: eni_cpu_run points them at the tensors of each run. */
+/* Views without data yet: eni_cpu_run points them to the tensors of each run. */
 static en_status fill(const eni_dnnl *dnnl, const_dnnl_primitive_desc_t pd, const view_of *tensors, int n,
                       eni_dnnl_primitive *primitive)
 {
@@ -130,10 +129,10 @@ void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive)
 
 /* ---- layers ---- */
 
-/* The tensors of a convolution, or of a product target = source weights, as oneDNN sees them. */
+/* The tensors of a convolution, or of a product target = source weights, in oneDNN's terms. */
 typedef struct layer_tensors {
-    eni_desc source, weights, bias, target; /* bias: NULL where there is none */
-    eni_desc free_weights;                  /* of a convolution: the order is left to oneDNN */
+    eni_desc source, weights, bias, target; /* bias: NULL without one */
+    eni_desc free_weights;                  /* of a convolution: in an order of oneDNN's choice */
     dnnl_dims_t stride, pad;
 } layer_tensors;
 
@@ -144,7 +143,7 @@ static void forget(layer_tensors *l)
         if (all[i] != NULL) dnnl_memory_desc_destroy(all[i]);
 }
 
-/* A product of whichever pass is a forward one here. */
+/* A product of any pass is a forward one here. */
 static en_status fill_layer(const eni_dnnl *dnnl, const layer_tensors *l, int which, eni_const_desc weights,
                             const_dnnl_primitive_desc_t pd, eni_dnnl_primitive *primitive)
 {
@@ -165,8 +164,8 @@ static en_status fill_layer(const eni_dnnl *dnnl, const layer_tensors *l, int wh
 /* ---- convolutions ---- */
 
 /* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
- * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. What is there
- * after a failure, forget destroys. */
+ * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. After a
+ * failure, forget destroys a part. */
 static en_status describe_conv(const en_op *op, layer_tensors *l)
 {
     const en_extent y = eni_ref_output(op);
@@ -180,7 +179,7 @@ static en_status describe_conv(const en_op *op, layer_tensors *l)
     return op->flags & EN_OP_BIAS ? by_order(&l->bias, 1, bias, dnnl_a) : EN_OK;
 }
 
-/* `hint` is the forward pass's description, wanted by the backward ones; else NULL. */
+/* `hint` is the forward pass's description for the backward ones; else NULL. */
 static en_status primitive_desc(const eni_dnnl *dnnl, const layer_tensors *l, int which,
                                 const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint,
                                 dnnl_primitive_desc_t *pd_out)
@@ -217,7 +216,7 @@ static en_status pass_desc(const eni_dnnl *dnnl, const layer_tensors *l, int whi
     return st;
 }
 
-/* Memory for weights in the picked order, and the reorder that fills or empties it. */
+/* Memory for weights in the picked order, and the reorder that fills it or reads it back. */
 static en_status pick_weights(const eni_dnnl *dnnl, const layer_tensors *l, int which, eni_const_desc picked,
                               eni_dnnl_conv *pass)
 {
@@ -240,7 +239,7 @@ static en_status pick_weights(const eni_dnnl *dnnl, const layer_tensors *l, int 
     st = fill(dnnl, pd, tensors, 2, &pass->reorder);
     if (st == EN_OK && pass->reorder.scratch_bytes > 0)
         st = eni_fail(EN_EUNSUPPORTED, "dnnl",
-                      "the reorder of the weights wants %llu bytes of scratch; none was expected",
+                      "reordering the weights needs %llu bytes of scratch, expected 0",
                       (unsigned long long)pass->reorder.scratch_bytes);
     dnnl_primitive_desc_destroy(pd);
     return st;
@@ -280,7 +279,7 @@ void eni_dnnl_conv_fini(eni_dnnl_conv *pass)
 
 /* ---- products ---- */
 
-/* What is there after a failure, forget destroys. */
+/* After a failure, forget cleans up. */
 static en_status describe_product(const eni_product_shape *shape, layer_tensors *l)
 {
     const dnnl_dims_t a = {shape->m, shape->k}, b = {shape->k, shape->n}, c = {shape->m, shape->n};

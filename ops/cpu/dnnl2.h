@@ -1,5 +1,6 @@
-/* dnnl2.h - the few calls of oneDNN 3 that dnnl.c makes, for oneDNN 2: there descriptions of memory are structs of
- * the caller's, and those of operations a step of their own. Where 2 is not wanted any more, this file goes. */
+/* dnnl2.h - the few calls of oneDNN 3 that dnnl.c makes, for oneDNN 2: there the caller owns the structs that
+ * describe memory, and operations are described in a step of their own. Delete this file with the support for
+ * version 2. */
 #ifndef OPS_CPU_DNNL2_H
 #define OPS_CPU_DNNL2_H
 

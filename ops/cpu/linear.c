@@ -1,22 +1,21 @@
-/* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order.
- *
- * A convolution whose one window covers the whole image is such a layer, too: an image is a row of x, and of the
- * weights those are taken that meet a pixel. The last blocks of a residual network are of this kind where images
- * are small: 3 x 3 on 1 x 1, of which one weight in nine counts. */
+/* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order. A convolution
+ * with one window that covers the whole image is such a layer, too: an image is a row of x, and only the
+ * weights that meet a pixel are used. The last blocks of a residual network are of this kind if images are
+ * small: 3 x 3 on 1 x 1, where one weight in nine counts. */
 #include <string.h>
 
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
-/* Of one output. */
+/* Inputs of one output. */
 static int64_t inputs(const en_op *op)
 {
     return op->x.h * op->x.w * op->x.c;
 }
 
-/* A transposed factor is the same memory read the other way round. oneDNN's inner product would want weights in
- * an order of its own (a reorder costs more than it gains), or else takes a slower way that allocates in every
+/* A transposed factor is the same memory read the other way round. oneDNN's inner product would need weights
+ * in its own order (a reorder costs more than it gains), or else takes a slower path that allocates in every
  * call. */
 static en_status linear_prepare(en_plan *plan)
 {
@@ -72,7 +71,7 @@ const eni_cpu_kernel eni_cpu_linear = {
     .prepare = linear_prepare,
 };
 
-/* ---- a convolution of one window: its weights (O, C, KH, KW) are taken to (O, H, W, C), and dw from there ---- */
+/* ---- a convolution of one window: copies its weights to (O, H, W, C), and dw back ---- */
 
 bool eni_cpu_one_window_fit(const en_op *op)
 {
@@ -86,7 +85,8 @@ static int64_t taken_floats(const en_op *op)
     return (int64_t)eni_round_up((uint64_t)(op->channels * inputs(op)), ENI_LINE / sizeof(float));
 }
 
-/* The weight of output o, channel 0 that meets pixel (h, w); the next channel's lies KH * KW behind it. */
+/* The index of the weight of output o, channel 0 that meets pixel (h, w); the next channel's is KH * KW
+ * higher. */
 static int64_t tap_of(const en_op *op, int64_t o, int64_t h, int64_t w)
 {
     return (o * op->x.c * op->kernel_h + h + op->pad_h) * op->kernel_w + w + op->pad_w;
@@ -119,7 +119,7 @@ static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64
         }
 }
 
-/* The arguments of the linear layer: the taken weights lie in front of the workspace. */
+/* The arguments of the linear layer: the copied weights lie in front of the workspace. */
 static en_args linear_args(const en_plan *plan, const en_args *args)
 {
     en_args linear = *args;

@@ -1,15 +1,14 @@
-/* pool.c - the largest of each window, with or without relu, in one pass over memory.
- *
- * The inner loops run over the channels of one output pixel and have no branches, so that they vectorise (which
- * needs -fno-trapping-math). Windows of 2 x 2 that neither overlap nor pad have a way forward of their own, with
- * all four values in registers: twice as fast as oneDNN's pooling and relu at 20 channels. */
+/* pool.c - the largest value of each window, with or without relu, in one pass over memory. The inner loops
+ * run over the channels of one output pixel and have no branches, so that they vectorise (which needs
+ * -fno-trapping-math). Windows of 2 x 2 that neither overlap nor pad have their own forward, with all four
+ * values in registers: twice as fast as oneDNN's pooling and relu at 20 channels. */
 #include <string.h>
 
 #include "ops/cpu/cpu.h"
 #include "ops/multiversion.h"
 
 enum {
-    NOWHERE = 255, /* as in ops/ref/pool.c: the relu let nothing through */
+    NOWHERE = 255, /* as in ops/ref/pool.c: no value was positive */
     BLOCK = 2048,  /* output elements at a time */
 };
 
@@ -19,14 +18,14 @@ static bool is_square(const en_op *op)
            op->pad_h == 0 && op->pad_w == 0 && op->x.c <= BLOCK;
 }
 
-/* All ones where the second of two is the larger. Of equals the first wins; a value that is not a number wins over
- * those before it, as in PyTorch. */
+/* All ones where the second of two is the larger. The first of equal values wins; NaN wins over the values
+ * before it, as in PyTorch. */
 static inline int32_t second_wins(float first, float second)
 {
     return -(int32_t)((second > first) | (second != second));
 }
 
-/* By bits: gcc up to 12 turned selects into vectors, 13 and 14 make branches of them, 30 times slower. */
+/* By bits: gcc up to 12 turned selects into vectors, 13 and 14 turn them into branches, 30 times slower. */
 static inline int32_t position_of_larger(float first, float second, int32_t first_position,
                                          int32_t second_position)
 {
@@ -61,8 +60,8 @@ ENI_ALWAYS_INLINE void pixel_forward(float *restrict y, int32_t *restrict positi
     }
 }
 
-/* `w` output pixels, (w, c), from two stretches of input, (2w, c). Positions are found in 32 bits and
- * narrowed at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
+/* `w` output pixels, (w, c), from two rows of input, (2w, c). Positions are found in 32 bits and narrowed at
+ * the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
 ENI_ALWAYS_INLINE void block_forward(float *y, uint8_t *position, const float *top, const float *bottom,
                                      int64_t w, int64_t c, bool relu)
 {
@@ -82,7 +81,7 @@ ENI_MULTIVERSION_SHORT static void block_max(float *y, uint8_t *position, const 
         block_forward(y, position, top, bottom, w, c, false);
 }
 
-/* ---- any window: its places one after the other, what is largest so far in the first cache ---- */
+/* ---- any window: its positions one after the other, the largest so far in the first-level cache ---- */
 
 ENI_ALWAYS_INLINE void take_first(float *restrict best, int32_t *restrict position, const float *restrict v,
                                   int32_t at, int64_t c)
@@ -103,7 +102,7 @@ ENI_ALWAYS_INLINE void take_larger(float *restrict best, int32_t *restrict posit
     }
 }
 
-/* Three places side by side, c apart: one way through what is largest so far, in place of three. */
+/* Three positions side by side, c apart: reads and writes the largest so far once instead of three times. */
 ENI_ALWAYS_INLINE void take_three(float *restrict best, int32_t *restrict position, const float *restrict v,
                                   int64_t c, int32_t at, int64_t channels, bool is_first)
 {
@@ -125,7 +124,7 @@ ENI_ALWAYS_INLINE void close_below_zero(float *restrict best, int32_t *restrict 
     }
 }
 
-/* Places [from, to) of a window that lie in the input, along one side. */
+/* The positions [from, to) of a window along one side that lie in the input. */
 typedef struct places {
     int64_t from, to;
 } places;
@@ -168,7 +167,8 @@ ENI_MULTIVERSION_SHORT static void row_forward(float *restrict y, uint8_t *restr
     }
 }
 
-/* The gradient of an output pixel to the place of its window that was largest. Windows may overlap. */
+/* Adds the gradient of an output pixel to the position of its window that was largest. Windows may
+ * overlap. */
 ENI_ALWAYS_INLINE void add_where(float *restrict dx, const float *restrict dy,
                                  const int32_t *restrict position, int32_t at, int64_t c)
 {
@@ -176,7 +176,7 @@ ENI_ALWAYS_INLINE void add_where(float *restrict dx, const float *restrict dy,
         dx[k] += position[k] == at ? dy[k] : 0.0f;
 }
 
-/* The way back of row_forward, added to dx: in the order of the outputs, as ops/ref/pool.c adds. */
+/* The backward of row_forward, added to dx: in the order of the outputs, as ops/ref/pool.c adds. */
 ENI_MULTIVERSION_SHORT static void row_backward(float *image, const float *restrict dy,
                                                 const uint8_t *restrict position, const en_op *op, int64_t p,
                                                 int64_t w, int64_t channels)
@@ -196,8 +196,8 @@ ENI_MULTIVERSION_SHORT static void row_backward(float *image, const float *restr
     }
 }
 
-/* Output rows [from, to) of all images, counted through. Evaluation has no use for the positions: they go to
- * the workspace. */
+/* Output rows [from, to), numbered through all images. Evaluation does not use the positions: they go to the
+ * workspace. */
 static void forward_rows(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_extent x = plan->op.x, y = plan->y;
@@ -211,7 +211,7 @@ static void forward_rows(const en_plan *plan, const en_args *args, int64_t from,
         }
 }
 
-/* Images [from, to): output rows of one meet in the same rows of dx, which are zeroed shortly before. */
+/* Images [from, to): the output rows of one add to the same rows of dx, which are zeroed shortly before. */
 static void backward_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_extent x = plan->op.x, y = plan->y;

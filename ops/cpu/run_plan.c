@@ -1,5 +1,5 @@
-/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, products on one
- * thread each, the relu behind it; and loops of our own over the threads of the device. */
+/* run_plan.c - shared by convolution and linear layers: naming the passes of a plan, running one, products on
+ * one thread each, the relu after it; and our own loops over the device's threads. */
 #include <omp.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -39,12 +39,11 @@ en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *pr
     if (memcmp((const char *)memory + bytes, canary, sizeof canary) == 0) return EN_OK;
     const bool has_label = args->size >= offsetof(en_args, label) + sizeof args->label &&
                            args->label != NULL && args->label[0] != '\0';
-    return eni_fail(
-        EN_EBUG, "cpu",
-        "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its results "
-        "cannot be trusted; --device=ref does without oneDNN",
-        has_label ? args->label : "without a name", passes[primitive->which], primitive->name,
-        (unsigned long long)bytes);
+    return eni_fail(EN_EBUG, "cpu",
+                    "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its "
+                    "results cannot be trusted; --device=ref works without oneDNN",
+                    has_label ? args->label : "without a name", passes[primitive->which], primitive->name,
+                    (unsigned long long)bytes);
 }
 
 uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive)
@@ -52,12 +51,12 @@ uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive)
     return primitive->scratch_bytes > 0 ? primitive->scratch_bytes + ENI_CANARY_BYTES : 0;
 }
 
-/* Steps mostly run on the same memory: then no view is pointed anywhere else. The canary is checked in every run: it
- * costs nothing beside any layer, and the run that damaged something is the one that is named. */
+/* Most steps run on the same memory, so no view needs a new address. The canary is checked in every run: that
+ * costs nothing beside any layer, and the message names the run that did the damage. */
 en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_primitive *primitive,
                       const void *const *at)
 {
-    enum { SCRATCH = 3 }; /* in `at`, of what has any */
+    enum { SCRATCH = 3 }; /* index in `at`, if it has any */
     void *scratch = primitive->scratch_bytes > 0 ? (void *)(uintptr_t)at[SCRATCH] : NULL;
     for (int i = 0; i < primitive->nviews; i++) {
         const dnnl_memory_t view = primitive->view[i].memory;
@@ -126,7 +125,7 @@ void eni_cpu_split(const en_plan *plan, const en_args *args, int64_t count, int6
         part(plan, args, part_start(count, grain, i, threads), part_start(count, grain, i + 1, threads));
 }
 
-enum { GRAIN = 4096 }; /* elements below which a second thread does not pay */
+enum { GRAIN = 4096 }; /* a second thread does not pay below this many elements */
 
 static void clamp_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {

@@ -1,20 +1,22 @@
-/* winograd.c - 3 x 3 convolutions of stride 1 by Winograd's minimal filtering F(2 x 2, 3 x 3) (Lavin and Gray,
- * CVPR'16, sections 3 and 4): 16 multiplications for four outputs where the plain sum takes 36.
+/* winograd.c - 3 x 3 convolutions of stride 1 by Winograd's minimal filtering F(2 x 2, 3 x 3) (Lavin and
+ * Gray, CVPR'16, sections 3 and 4): 16 multiplications for four outputs where the plain sum takes 36.
  *
- * The map that a pass writes is cut in tiles of 2 x 2 pixels; each needs 4 x 4 pixels of the map that is read,
+ * The map that a pass writes is split into tiles of 2 x 2 pixels; each needs 4 x 4 pixels of the map that it
+ * reads,
  *
  *     y = A' [ (G w G') * (B' x B) ] A          * element by element, summed over the channels
  *
- * so for each of the 16 places of a tile there is one product of matrices, of all tiles at once:
+ * so each of the 16 positions of a tile takes one product of matrices, of all tiles at once:
  *
  *     forward           M (T, O) = V (T, C)  U (C, O)      V = B' x B,  U = G w G',  y = A' M A
- *     backward data     the same of dy, with the weights turned by half a turn and C and O exchanged
+ *     backward data     the same on dy, with the weights rotated by 180 degrees, C and O exchanged
  *     backward weights  U (O, C) += W (T, O)'  V (T, C)    W = A dy A',  dw = G' U G
  *
- * The tiles of a few rows at a time, so that V and M stay in the cache; the weights' sum goes over these chunks
- * in order, and their size does not depend on the number of threads: so the bits do not. Sums and halves only:
- * the error is that of the plain sum (the same paper, table 4), which cannot be said of larger tiles. Numbers near
- * the largest float overflow earlier, and an infinite weight meets the zeros beyond the edges. */
+ * A chunk is the tiles of a few rows, so that V and M stay in the cache; the weights' sum goes over the
+ * chunks in order, and their size does not depend on the number of threads, so neither do the bits. Sums and
+ * halves only: the error is that of the plain sum (the same paper, table 4); larger tiles have a greater one.
+ * Numbers near the largest float overflow earlier, and an infinite weight meets the zeros beyond the
+ * edges. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -23,26 +25,26 @@
 #include "ops/multiversion.h"
 
 enum {
-    PLACES = 16, /* of a tile, in each of which there is a product */
-    LANES = 8,   /* channels that the loops below take at a time */
-    GAP = 16,    /* floats behind a row of a matrix: rows of a power of two would share cache sets */
+    PLACES = 16,           /* in a tile, one product each */
+    LANES = 8,             /* channels per pass of the loops below */
+    GAP = 16,              /* floats after a row of a matrix: rows of a power of two would share cache sets */
     CHUNK_BYTES = 1 << 20, /* of V and M together, per thread */
-    MIN_TILES = 64,        /* of a chunk: U is read once a chunk */
+    MIN_TILES = 64,        /* per chunk: U is read once per chunk */
     MIN_CHANNELS = 16,
-    MIN_WEIGHTS = 16 * 24, /* fewer channels in and out: the transforms cost what the products save */
+    MIN_WEIGHTS = 16 * 24, /* fewer channels in and out: the transforms cost more than the products save */
 };
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* The tiles of a pass, and what it reads. */
+/* The tiles of a pass, and the map that it reads. */
 typedef struct grid {
     en_extent from, to;    /* in the weights' pass: x and y */
-    int64_t pad;           /* of what it reads */
+    int64_t pad;           /* of the map that it reads */
     int64_t high, wide;    /* tiles of a map */
     int64_t rows, at_once; /* rows of tiles, of all maps; of a chunk */
 } grid;
 
-/* Floats from a row of a matrix to the next. */
+/* Floats from one row of a matrix to the next. */
 static int64_t stride(int64_t channels)
 {
     return channels + GAP;
@@ -50,7 +52,7 @@ static int64_t stride(int64_t channels)
 
 static grid grid_of(const en_plan *plan, int which)
 {
-    const int is_data = which == ENI_BACKWARD_DATA;
+    const bool is_data = which == ENI_BACKWARD_DATA;
     grid g = {.from = is_data ? plan->y : plan->op.x,
               .to = is_data ? plan->op.x : plan->y,
               .pad = is_data ? 2 - plan->op.pad_h : plan->op.pad_h};
@@ -64,7 +66,7 @@ static grid grid_of(const en_plan *plan, int which)
     return g;
 }
 
-/* A tile that is mostly beyond the edge saves nothing. Off x86 oneDNN's sgemm may be plain loops. */
+/* Tiles mostly beyond the edge save nothing. Off x86 oneDNN's sgemm may be plain loops. */
 bool eni_cpu_winograd_fit(const en_op *op)
 {
 #ifdef __x86_64__
@@ -79,7 +81,7 @@ bool eni_cpu_winograd_fit(const en_op *op)
 #endif
 }
 
-/* ---- the workspace: a row of zeros, U, and of each thread V, M and a row that nobody reads ---------------- */
+/* ---- the workspace: a row of zeros, U, and for each thread V, M and a row that nobody reads --------------- */
 
 static int64_t edge_floats(const en_plan *plan)
 {
@@ -97,7 +99,7 @@ static int64_t chunk_floats(const grid *g, int64_t channels)
     return PLACES * g->at_once * g->wide * stride(channels);
 }
 
-/* Of a thread. */
+/* Floats of the workspace per thread. */
 static int64_t own_floats(const en_plan *plan, const grid *g)
 {
     return chunk_floats(g, g->from.c) + chunk_floats(g, g->to.c) + edge_floats(plan);
@@ -121,13 +123,13 @@ static float *weights_of(const en_plan *plan, const en_args *args)
     return zeros_of(args) + edge_floats(plan);
 }
 
-/* V of a thread; what it makes of it, or takes beside it, lies behind. */
+/* V of a thread; its other matrices lie behind it. */
 static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int64_t thread)
 {
     return weights_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
 }
 
-/* ---- tiles: (4, 4) pixels to 16 places and back, each of `channels` floats -------------------------------- */
+/* ---- tiles: (4, 4) pixels to 16 positions and back, each of `channels` floats ----------------------------- */
 
 /* B' x B */
 ENI_MULTIVERSION static void transform_input(float *v, int64_t place, const float *const *at,
@@ -196,19 +198,19 @@ ENI_MULTIVERSION static void transform_output(float *const *at, const float *m, 
     }
 }
 
-/* The pixels of a square of `side` that starts at (top, left) of a map; outside of it `edge`. */
+/* The pixels of a square of `side` that starts at (top, left) of a map; outside the map `edge`. */
 static void point(float **at, int side, float *map, en_extent e, int64_t top, int64_t left, float *edge)
 {
     for (int i = 0; i < side; i++)
         for (int j = 0; j < side; j++) {
             const int64_t h = top + i, w = left + j;
-            const int is_inside = h >= 0 && h < e.h && w >= 0 && w < e.w;
+            const bool is_inside = h >= 0 && h < e.h && w >= 0 && w < e.w;
             at[side * i + j] = is_inside ? map + (h * e.w + w) * e.c : edge;
         }
 }
 
-/* Rows of tiles [from, to) of V = B' x B, for a chunk that starts at row `first`; `place` floats from one place
- * to the next. */
+/* Rows of tiles [from, to) of V = B' x B, for a chunk that starts at row `first`; `place` floats from one
+ * position to the next. */
 static void transform_input_rows(const grid *g, const float *x, float *zeros, float *v, int64_t place,
                                  int64_t first, int64_t from, int64_t to)
 {
@@ -252,8 +254,8 @@ static void transform_output_rows(const grid *g, float *y, float *unread, const 
 
 /* ---- weights: (O, C, 3, 3) to 16 matrices and back --------------------------------------------------------- */
 
-/* U = G w G', 16 x (rows, columns), of columns [from, to): `row` and `column` floats from one to the next in w;
- * `turned`: by half a turn. */
+/* U = G w G', 16 x (rows, columns), for columns [from, to): `row` and `column` floats from one to the next in
+ * w; `turned`: rotated by 180 degrees. */
 ENI_MULTIVERSION static void transform_weights(float *u, const float *w, int64_t rows, int64_t columns,
                                                int64_t row, int64_t column, int turned, int64_t from,
                                                int64_t to)
@@ -338,11 +340,11 @@ static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64
 
 /* ---- a pass ------------------------------------------------------------------------------------------------ */
 
-/* What the parts of a pass need to know: behind the arguments, which eni_cpu_split hands on. */
+/* The facts of a pass that its parts need, behind the arguments, which eni_cpu_split hands on. */
 typedef struct pass {
     en_args args; /* first */
     grid g;
-    const float *x, *bias; /* forward and backward data: what is read, what is added, what is written */
+    const float *x, *bias; /* forward and backward data: the input, the addend, the output */
     float *y;
     int64_t first, rows; /* backward weights: a chunk, V of x and W of dy */
     float *v, *w;
@@ -354,14 +356,14 @@ static const pass *pass_of(const en_args *args)
     return (const pass *)(const void *)args;
 }
 
-/* What is read beyond the edges. */
+/* Zeroes the row that is read beyond the edges. */
 static void begin(const en_plan *plan, pass *p)
 {
     memset(zeros_of(&p->args), 0, (size_t)edge_floats(plan) * sizeof(float));
     eni_cpu_products_begin(p->products);
 }
 
-/* c (m, n) = a b, or with `adds` += a' b where a is (k, m); rows with their gap. */
+/* c (m, n) = a b, or with `adds` += a' b, a (k, m); rows with their gap. */
 static void multiply(const pass *p, bool adds, int64_t m, int64_t n, int64_t k, const float *a,
                      const float *b, float *c, bool is_turned)
 {
@@ -420,7 +422,7 @@ static en_status winograd_backward_data(en_plan *plan, const en_args *args)
     return convolve_all(plan, args, ENI_BACKWARD_DATA, args->dy, zeros_of(args), args->dx);
 }
 
-/* ---- backward weights: a chunk after the other; rows of tiles, then places, over the threads --------------- */
+/* ---- backward weights: one chunk after the other; rows of tiles, then positions, over the threads ---------- */
 
 static void transform_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
@@ -442,7 +444,7 @@ static void multiply_part(const en_plan *plan, const en_args *args, int64_t from
                  u + i * o * stride(c), true);
 }
 
-/* Place (1, 1) of a tile of W has the sum of its pixels. */
+/* Position (1, 1) of a tile of W has the sum of its pixels. */
 static void add_bias(const pass *p)
 {
     const int64_t tiles = p->rows * p->g.wide, o = p->g.to.c;
@@ -472,7 +474,7 @@ static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
     return eni_cpu_products_end(&products);
 }
 
-/* "gemm:jit" is what device.c knows products by that take memory in each call. */
+/* device.c recognises products that allocate in each call by "gemm:jit". */
 static en_status winograd_prepare(en_plan *plan)
 {
     for (int which = 0; which < eni_cpu_passes(plan); which++)

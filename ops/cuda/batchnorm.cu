@@ -1,51 +1,52 @@
 /* batchnorm.cu - batch normalisation over the rows (N H W, C) of a tensor, with a sum and a relu behind it.
  *
  *     forward             sum_parts: mean and squares of each part of the rows -> join_moments: of all rows
- *                         -> combine: y; a block of its own moves the running statistics
+ *                         -> combine: y; one block moves the running statistics
  *     .. FORWARD_ONLY     combine, by the running statistics
  *     backward_weights    sum_parts: masks dy, sums dy and dy (x - mean) -> join_gradients: dw, db
  *     backward_data       combine: dx
  *
- * A block has a tile of up to TILE packs of channels side by side; a thread has one of them, of one row in
- * `groups`. Sums are float within a part, double over the parts, in an order that follows from the extent: the
- * same bits always.
+ * A block has a tile of up to TILE packs of channels side by side; a thread has one of them, in every
+ * `groups`-th row. Sums are float within a part, double over the parts, in an order that follows from the
+ * extent: always the same bits.
  *
- * Squares of a part are of gaps from its first row: a pass over memory less than from its mean. What cancels is
- * bounded, since of n numbers none is further than sqrt(n) deviations from their mean. */
+ * Squares of a part are of gaps from its first row, which saves the pass over memory that its mean would
+ * take. Cancellation is bounded, since no number of n is further than sqrt(n) deviations from their mean. */
 #include "core/try.h"
 #include "ops/cuda/element.h"
 
 enum {
     TILE = 32,  /* packs */
-    EACH = 4,   /* rows of a thread that are on their way at once */
+    EACH = 4,   /* rows that a thread loads at once */
     PART = 8,   /* rows of a thread in a part .. */
-    MANY = 512, /* .. or more: so many parts at most */
+    MANY = 512, /* .. or more, for at most this many parts */
     SIDE = 8,   /* channels of a block that joins parts */
     LANES = ENI_BLOCK / SIDE
 };
 
 typedef struct bn_shape {
-    uint32_t rows, channels, packs; /* packs of a row */
-    uint32_t width, tiles, groups;  /* packs of a tile; tiles side by side; rows that a block has at once */
-    uint32_t part, nparts;          /* rows of a part */
+    uint32_t rows, channels, packs; /* packs in a row */
+    uint32_t width, tiles,
+        groups;            /* packs in a tile; tiles side by side; rows that a block handles at once */
+    uint32_t part, nparts; /* rows in a part */
 } bn_shape;
 
 /* By channel. */
 typedef struct bn_channels {
     const float *w, *b;
     float *mean, *var; /* saved; in evaluation the running ones */
-    float *mean_dy;    /* saved for backward_data, which takes both off dy: its mean, */
+    float *mean_dy;    /* saved for backward_data, which subtracts both from dy: its mean, */
     float *slope;      /* and that of dy (x - mean), over the variance. NULL: forward */
     float eps;
 } bn_channels;
 
 typedef struct bn_stats {
-    float *mean, *var; /* NULL: none that move */
+    float *mean, *var; /* NULL if nothing moves */
     long long *batches;
     float momentum;
 } bn_stats;
 
-/* A thread's pack of channels and its row among the groups; the stretch of rows that its block has. */
+/* A thread's pack of channels and its row among the groups; the rows of its block. */
 typedef struct bn_place {
     uint32_t pack, group, stretch;
     bool is_idle;
@@ -79,7 +80,7 @@ static __device__ float inverse_of(float var, float eps)
 
 /* ---- sums ---------------------------------------------------------------------------------------------- */
 
-/* Adds those of all groups, in pairs, to those of group 0. */
+/* Adds the values of all groups, in pairs, to those of group 0. */
 template <int V> static __device__ void add_groups(float a[V], float b[V], bn_place p, bn_shape s)
 {
     __shared__ float sums[2 * V][ENI_BLOCK];
@@ -101,8 +102,8 @@ template <int V> static __device__ void add_groups(float a[V], float b[V], bn_pl
     }
 }
 
-/* parts (nparts, 2, C). dy NULL: the mean of x, and the sum of the squares of the gaps from it. Else the sum of
- * dy, zeroed where y, if there is one, is not positive, and that of dy (x - mean). */
+/* parts (nparts, 2, C). dy NULL: the mean of x, and the sum of the squares of the gaps from it. Else the sum
+ * of dy, zeroed where y, if given, is not positive, and that of dy (x - mean). */
 template <typename T, int V>
 __global__ void sum_parts(const T *x, const T *y, T *dy, const float *mean, float *parts, bn_shape s)
 {
@@ -141,7 +142,7 @@ __global__ void sum_parts(const T *x, const T *y, T *dy, const float *mean, floa
     }
 }
 
-/* Of the LANES threads with one channel: all get the sum. */
+/* The sum over the LANES threads with one channel, in all of them. */
 static __device__ double add_lanes(double v)
 {
     __shared__ double sums[ENI_BLOCK];
@@ -172,7 +173,7 @@ __global__ void join_moments(const float *parts, bn_channels to, bn_shape s)
     const double var = add_lanes(squares) / s.rows;
     if (c >= s.channels || lane > 0) return;
     to.mean[c] = (float)mean;
-    to.var[c] = var < 0.0 ? 0.0f : (float)var; /* by rounding; what is not a number passes */
+    to.var[c] = var < 0.0 ? 0.0f : (float)var; /* by rounding; NaN passes */
 }
 
 __global__ void join_gradients(const float *parts, bn_channels to, float *dw, float *db,
@@ -198,7 +199,7 @@ __global__ void join_gradients(const float *parts, bn_channels to, float *dw, fl
 
 /* ---- element by element -------------------------------------------------------------------------------- */
 
-/* All running statistics or, where one would not be finite, none. One block. */
+/* Moves all running statistics, or none if one would not be finite. One block. */
 static __device__ void move_stats(bn_stats stats, bn_channels by, bn_shape s)
 {
     __shared__ int is_broken;
@@ -216,8 +217,8 @@ static __device__ void move_stats(bn_stats stats, bn_channels by, bn_shape s)
     if (threadIdx.x == 0) ++*stats.batches;
 }
 
-/* Forward: y = (x - mean) f + b + x2, f = w / sqrt(var + eps), and relu; x2 may be NULL. With slopes: dx from x
- * and dy. `to` may be what is read. */
+/* Forward: y = (x - mean) f + b + x2, f = w / sqrt(var + eps), and relu; x2 may be NULL. With slopes: dx from
+ * x and dy. `to` may be an input. */
 template <typename T, int V>
 __global__ void combine(const T *x, const T *with, T *to, bn_channels by, int relu, bn_stats stats,
                         bn_shape s)
@@ -299,7 +300,7 @@ template <typename T, int V> static en_status run_prepare(en_plan *plan)
     return EN_OK;
 }
 
-/* y NULL: nothing is masked; dy NULL: forward. */
+/* y NULL: no mask; dy NULL: forward. */
 template <typename T, int V>
 static en_status run_sums(const en_plan *plan, const en_args *args, const void *y, void *dy)
 {

@@ -1,7 +1,6 @@
 /* capture.c - work that is captured once and launched many times: a step of a small network is thirty kernels
- * of a few microseconds each, which takes longer to put into a stream than to do.
- *
- * The capture is of this thread alone (thread-local): the loader's threads may go on calling CUDA. */
+ * of a few microseconds each, which take longer to enqueue than to run. Only this thread's calls are captured
+ * (thread-local): the loader's threads may go on calling CUDA. */
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -10,38 +9,38 @@
 struct en_capture {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaGraphExec_t exec;
-    eni_cuda_set *events; /* (nevents) borrowed: those that a launch sets; they outlive us */
+    eni_cuda_set *events; /* (nevents) borrowed: events that a launch sets; they outlive us */
     int nevents;
-    cudaEvent_t launched; /* behind the latest launch */
+    cudaEvent_t launched; /* after the latest launch */
 };
 
 en_status eni_cuda_capture_begin(en_ctx *ctx)
 {
     EN_TRY(eni_cuda_select(ctx));
-    if (ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to begin inside of another");
+    if (ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "cannot begin a capture inside another");
     EN_TRY(eni_cuda_check(
         ctx, cudaStreamBeginCapture(ctx->stream[EN_STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal),
         "capturing"));
-    ctx->is_capturing = 1;
-    ctx->is_capture_broken = 0;
+    ctx->is_capturing = true;
+    ctx->is_capture_broken = false;
     eni_cuda_events_begin(ctx);
     ctx->captured = 1u << EN_STREAM_COMPUTE;
     ctx->capture++;
     return EN_OK;
 }
 
-/* What breaks a capture is no failure of the device: it goes on without. Said once. */
+/* A broken capture is not a failure of the device, which goes on without it. Logged once. */
 static en_status refuse(en_ctx *ctx, cudaError_t error)
 {
     (void)cudaGetLastError();
     if (!ctx->is_capture_broken)
         eni_warn("cuda", "capturing on %s failed: CUDA error %d, %s", ctx->name, (int)error,
-                 error == cudaErrorStreamCaptureUnjoined ? "a stream was not ordered before COMPUTE again"
+                 error == cudaErrorStreamCaptureUnjoined ? "a stream was not joined into COMPUTE"
                                                          : cudaGetErrorString(error));
     return EN_EUNSUPPORTED;
 }
 
-/* Uploaded now, so that the first launch is not the one that pays. */
+/* Uploads the graph now rather than in the first launch. */
 static cudaError_t prepare(en_capture *graph, cudaGraph_t captured)
 {
     cudaError_t error = cudaEventCreateWithFlags(&graph->launched, cudaEventDisableTiming);
@@ -52,11 +51,11 @@ static cudaError_t prepare(en_capture *graph, cudaGraph_t captured)
 
 en_status eni_cuda_capture_end(en_ctx *ctx, en_capture **graph_out)
 {
-    if (!ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to end that did not begin");
+    if (!ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "cannot end a capture that has not begun");
     (void)cudaSetDevice(ctx->index);
     cudaGraph_t captured = NULL;
     cudaError_t error = cudaStreamEndCapture(ctx->stream[EN_STREAM_COMPUTE], &captured);
-    ctx->is_capturing = 0;
+    ctx->is_capturing = false;
     if (error != cudaSuccess || ctx->is_capture_broken) {
         if (captured) (void)cudaGraphDestroy(captured);
         return refuse(ctx, error);

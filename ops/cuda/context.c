@@ -1,6 +1,6 @@
-/* context.c - what every other file needs of a context: the calling thread speaks to its GPU, and what the
- * libraries say becomes a sentence that names the GPU. The first error of a context is logged; after that
- * CUDA answers everything with the same one. */
+/* context.c - needed by every other file: selecting a context's GPU on the calling thread, and logging the
+ * libraries' errors with the GPU's name. Only the first error of a context is logged; after that CUDA answers
+ * every call with the same one. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,26 +11,26 @@
 
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing)
 {
-    int *said = ctx->is_capturing ? &ctx->is_capture_broken : &ctx->has_failed;
+    bool *said = ctx->is_capturing ? &ctx->is_capture_broken : &ctx->has_failed;
     if (!*said)
         eni_log(ctx->is_capturing ? ENI_LOG_WARN : ENI_LOG_ERROR, "cuda", "%s: %s error %d, %s, on %s", doing,
                 library, code, text, ctx->name);
-    *said = 1;
+    *said = true;
     return ctx->is_capturing ? EN_EUNSUPPORTED : EN_EIO;
 }
 
 static const char *text_of(cudaError_t error)
 {
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorUnsupportedPtxVersion)
-        return "this build has no code for it (cmake -DCMAKE_CUDA_ARCHITECTURES=.. says for which GPUs to "
-               "build)";
+        return "this build has no code for it (cmake -DCMAKE_CUDA_ARCHITECTURES=.. names the GPUs to build "
+               "for)";
     return cudaGetErrorString(error);
 }
 
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
 {
     if (error == cudaSuccess) return ctx->has_failed ? EN_EIO : EN_OK;
-    (void)cudaGetLastError(); /* else the next launch would be blamed for it */
+    (void)cudaGetLastError(); /* otherwise the next launch would report it */
     if (error == cudaErrorMemoryAllocation)
         return eni_fail(EN_ENOMEM, "cuda", "%s: out of memory on %s", doing, ctx->name);
     return eni_cuda_fail(ctx, "CUDA", (int)error, text_of(error), doing);

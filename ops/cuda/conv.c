@@ -1,15 +1,15 @@
-/* conv.c - convolution: cuDNN's three passes, and the one file that speaks to cuDNN.
+/* conv.c - convolution: cuDNN's three passes; the only file that calls cuDNN.
  *
- *     forward             w to (O, KH, KW, I)  ->  cuDNN, with the bias where it has that  ->  relu
+ *     forward             w to (O, KH, KW, I)  ->  cuDNN, with the bias if supported  ->  relu
  *     backward_weights    mask and sum dy      ->  cuDNN  ->  dw to (O, I, KH, KW), db
  *     backward_data       cuDNN, on the weights that forward left in `saved`
  *
- * Its legacy calls, which are the ones that can be used from C without describing graphs. Of the algorithms
- * that its heuristic names (nothing is timed: all ranks and all runs choose alike) the first is taken that
- * runs: each is tried once, while planning, on memory of its own. Those that transform (FFT, Winograd) are
- * passed over: they round more, and have no NHWC.
+ * It uses the legacy calls, which C can use without describing graphs. The first algorithm named by the
+ * heuristic that runs is taken (nothing is timed: all ranks and all runs choose alike): each is tried once,
+ * while planning, on memory of its own. Those that transform (FFT, Winograd) are skipped: they round more,
+ * and have no NHWC.
  *
- * A pass for which nothing is left (a type, a layout, the same bits twice) is one matrix product:
+ * A pass that no algorithm supports (a type, a layout, the same bits twice) is one matrix product:
  *
  *     x (N, H, W, I)  --unfold-->  windows (N*P*Q, KH*KW*I)       y = windows w^T + b
  *                                                                 dw = dy^T windows
@@ -30,7 +30,8 @@ static const uint64_t max_workspace = 256ull << 20;
 
 /* One algorithm of a pass; `algo` is the enum of that pass. */
 typedef struct conv_choice {
-    int algo, is_deterministic;
+    int algo;
+    bool is_deterministic;
     cudnnMathType_t math;
     size_t bytes;
 } conv_choice;
@@ -38,8 +39,8 @@ typedef struct conv_choice {
 /* A pass as a product of windows. */
 typedef struct unfold {
     eni_cuda_product product;
-    uint64_t product_at; /* its own workspace, behind the windows */
-    uint64_t bytes;      /* of workspace; 0: there is none of this */
+    uint64_t product_at; /* its own workspace, after the windows */
+    uint64_t bytes;      /* of workspace; 0: not in use */
 } unfold;
 
 typedef struct conv {
@@ -47,13 +48,13 @@ typedef struct conv {
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t w;
     cudnnActivationDescriptor_t activation;
-    cudnnConvolutionDescriptor_t how[ENI_CUDA_PASSES]; /* one each: the kind of arithmetic is part of it */
+    cudnnConvolutionDescriptor_t how[ENI_CUDA_PASSES]; /* one each, with its kind of arithmetic */
     conv_choice pass[ENI_CUDA_PASSES];
-    unfold unfold[ENI_CUDA_PASSES]; /* where it has bytes, it takes the place of cuDNN */
-    int is_fused;                   /* forward adds the bias, if there is one */
+    unfold unfold[ENI_CUDA_PASSES]; /* in place of cuDNN, if it has bytes */
+    bool is_fused;                  /* forward adds the bias, if there is one */
 } conv;
 
-/* The memory on which algorithms are tried, and the addresses of a pass. */
+/* The memory for trying algorithms, and the addresses of a pass. */
 typedef struct conv_memory {
     const void *x, *w, *b, *dy;
     void *y, *dx, *dw, *workspace;
@@ -77,7 +78,8 @@ static cudnnMathType_t math_of(const en_plan *plan)
 static cudnnStatus_t describe_pass(const en_plan *plan, cudnnConvolutionDescriptor_t *how)
 {
     const en_op *op = &plan->op;
-    const int64_t h = op->x.h + 2 * op->pad_h, w = op->x.w + 2 * op->pad_w; /* a larger stride is this one */
+    const int64_t h = op->x.h + 2 * op->pad_h,
+                  w = op->x.w + 2 * op->pad_w; /* a larger stride equals this one */
     const int stride_h = (int)(op->stride_h < h ? op->stride_h : h),
               stride_w = (int)(op->stride_w < w ? op->stride_w : w);
     cudnnStatus_t st = cudnnCreateConvolutionDescriptor(how);
@@ -157,7 +159,7 @@ static const char *const direct[ENI_CUDA_PASSES][DIRECT] = {
     [ENI_CUDA_WEIGHTS] = {"algo_0", "algo_1", NULL, "algo_3"},
     [ENI_CUDA_DATA] = {"algo_0", "algo_1"}};
 
-/* What the heuristic of a pass names of these, in its order. */
+/* The algorithms among these that the heuristic of a pass names, in its order. */
 #define LIST(type, ask, from, with, to)                                                                      \
     do {                                                                                                     \
         type found[MAX_CHOICES];                                                                             \
@@ -202,13 +204,13 @@ static cudnnStatus_t size_of_workspace(const en_plan *plan, const conv *own, int
     }
 }
 
-/* EN_EUNSUPPORTED, nothing logged: not this one. */
+/* EN_EUNSUPPORTED, nothing logged, if this one does not run. */
 static en_status try_choice(en_plan *plan, conv *own, int pass, conv_choice *c, conv_memory memory)
 {
     en_ctx *ctx = plan->ctx;
     if (ctx->flags & EN_OPEN_DETERMINISTIC && !c->is_deterministic) return EN_EUNSUPPORTED;
-    /* Without TF32 the kind of arithmetic is ours to say, else the heuristic's. */
-    const int is_exact = math_of(plan) == CUDNN_FMA_MATH;
+    /* Without TF32 we choose the kind of arithmetic, else the heuristic does. */
+    const bool is_exact = math_of(plan) == CUDNN_FMA_MATH;
     if (cudnnSetConvolutionMathType(own->how[pass], is_exact ? CUDNN_FMA_MATH : c->math))
         return EN_EUNSUPPORTED;
     if (size_of_workspace(plan, own, pass, c) || c->bytes > max_workspace) return EN_EUNSUPPORTED;
@@ -234,15 +236,15 @@ static en_status choose(en_plan *plan, conv *own, int pass, const conv_memory *m
     return EN_EUNSUPPORTED;
 }
 
-/* With the bias inside where some algorithm has that. A relu inside takes no other option than
- * NOT_PROPAGATE_NAN: we would rather do it ourselves than lose what is not a number, and the bias with it. */
+/* With the bias inside if some algorithm supports that. A relu inside only takes the option
+ * NOT_PROPAGATE_NAN: a separate relu keeps NaN visible, so we run it ourselves. */
 static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *memory)
 {
     own->is_fused = plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU);
     if (own->is_fused) {
         const en_status st = choose(plan, own, ENI_CUDA_FORWARD, memory);
         if (st != EN_EUNSUPPORTED) return st;
-        own->is_fused = 0;
+        own->is_fused = false;
     }
     return choose(plan, own, ENI_CUDA_FORWARD, memory);
 }
@@ -254,7 +256,7 @@ static en_status init_unfold(const en_plan *plan, conv *own, int pass)
     const int64_t cols = plan->op.kernel_h * plan->op.kernel_w * plan->op.x.c;
     unfold *u = &own->unfold[pass];
     if (rows > INT32_MAX / cols) return EN_EUNSUPPORTED; /* kernels count in 32 bits */
-    EN_TRY(eni_cuda_product_init(plan, pass, rows, cols, 0, &u->product));
+    EN_TRY(eni_cuda_product_init(plan, pass, rows, cols, false, &u->product));
     u->product_at = eni_round_up((uint64_t)(rows * cols) * en_dtype_bytes(plan->op.dtype), ENI_CUDA_ALIGN);
     u->bytes = u->product_at + u->product.workspace_bytes;
     if (pass == ENI_CUDA_FORWARD) own->is_fused = u->product.has_bias;
@@ -275,8 +277,8 @@ static void name_shape(const en_plan *plan, int pass, char text[256])
     static const char *const names[ENI_CUDA_PASSES] = {"forward", "backward_weights", "backward_data"};
     const en_op *op = &plan->op;
     snprintf(text, 256,
-             "cuDNN %zu has no %s%s here for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, "
-             "window %lld x %lld, type %u",
+             "cuDNN %zu has no %s%s for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, window "
+             "%lld x %lld, type %u",
              cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "", names[pass],
              (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
              (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
@@ -287,9 +289,9 @@ static en_status fall_back(const en_plan *plan, conv *own, int pass)
     char shape[256];
     name_shape(plan, pass, shape);
     const en_status st = init_unfold(plan, own, pass);
-    if (st == EN_OK) eni_info("cuda", "%s: it is done as a matrix product, which is slow", shape);
+    if (st == EN_OK) eni_info("cuda", "%s: using a matrix product, which is slow", shape);
     if (st == EN_EUNSUPPORTED)
-        eni_error("cuda", "%s, and it is too large for a matrix product: a smaller batch", shape);
+        eni_error("cuda", "%s, and it is too large for a matrix product: use a smaller batch", shape);
     return st;
 }
 
@@ -309,7 +311,7 @@ static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
     return EN_OK;
 }
 
-/* Zeros to read and zeros to write, each as many as the largest tensor has. */
+/* Reads zeros and writes zeros, as many as the largest tensor has. */
 static en_status choose_on_memory(en_plan *plan, conv *own)
 {
     const en_op *op = &plan->op;
@@ -350,7 +352,7 @@ static en_status conv_prepare(en_plan *plan)
         const uint64_t bytes = own->unfold[i].bytes > 0 ? own->unfold[i].bytes : own->pass[i].bytes;
         if (bytes > scratch) scratch = bytes;
     }
-    const int is_wide = own->unfold[ENI_CUDA_WEIGHTS].bytes > 0; /* cuDNN gives dw in the type of dy */
+    const bool is_wide = own->unfold[ENI_CUDA_WEIGHTS].bytes > 0; /* cuDNN gives dw in the type of dy */
     eni_cuda_layer_init(plan, is_wide ? (uint32_t)EN_F32 : plan->op.dtype, scratch, &own->layer);
     return EN_OK;
 }
@@ -397,7 +399,7 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
 {
     const conv *own = plan->own;
     conv_memory memory = {.x = args->x, .y = args->y, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
-    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &memory.w, &memory.b));
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, true, &memory.w, &memory.b));
     EN_TRY(run_chosen(plan, own, ENI_CUDA_FORWARD, &memory, "forward of conv2d"));
     return eni_cuda_bias_relu(plan, args, own->is_fused);
 }
@@ -405,7 +407,7 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
 static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
     const conv *own = plan->own;
-    const int has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
+    const bool has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
     const conv_memory memory = {.x = args->x,
                                 .dy = args->dy,
                                 .dw = eni_cuda_layer_dw(&own->layer, args),
@@ -421,7 +423,7 @@ static en_status conv_backward_data(en_plan *plan, const en_args *args)
     const void *no_bias;
     conv_memory memory = {
         .dy = args->dy, .dx = args->dx, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
-    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &memory.w, &no_bias));
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, false, &memory.w, &no_bias));
     return run_chosen(plan, own, ENI_CUDA_DATA, &memory, "backward_data of conv2d");
 }
 

@@ -20,7 +20,7 @@ template <typename T, int V> __global__ void unfold(const T *x, T *windows, eni_
     ((eni_pack<T, V> *)windows)[i] = v;
 }
 
-/* `count` packs of dx: each adds what all windows over its pixel have for it, row by row. */
+/* `count` packs of dx: each adds the values of all windows over its pixel, row by row. */
 template <typename T, int V> __global__ void fold(const T *windows, T *dx, eni_window s, uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,28 +1,29 @@
 /* cuda.h - the cuda device: convolutions by cuDNN (conv.c alone), products by cuBLASLt (product.c alone), the
- * rest by kernels of our own (*.cu).
+ * rest by our own kernels (*.cu).
  *
- *     device.c         the tables; a context's life; memory, of other processes too
- *     context.c        below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
+ *     device.c         the tables; a context's lifetime; memory, of other processes too
+ *     context.c        below all others: selecting a thread's GPU, logging the libraries' errors
  *     streams.c        streams, events, copies
- *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
+ *     registered.c staging.c   host memory that the GPU reaches, and copies of memory that it does not
  *     capture.c        captured work
- *     facts.c          which GPUs there are
- *     nccl_group.c     collectives: libnccl, loaded when it is first needed
+ *     facts.c          the GPUs of this host, and their facts
+ *     nccl_group.c     collectives: libnccl, loaded on first use
  *     op_plan.c        one operation: finds its kernel
- *     conv.c linear.c  what libraries compute (layer_weights.c, layer_weights.cu: around them; conv.cu: a
+ *     conv.c linear.c  computed by libraries (layer_weights.c, layer_weights.cu: around them; conv.cu: a
  *                      convolution without cuDNN; product.cu: a product without cuBLASLt)
- *     batchnorm.cu relu.cu (cast too) add.cu pool.cu flatten.cu softmax.cu loss.cu   what kernels of our own
- *                      compute
+ *     batchnorm.cu relu.cu (cast too) add.cu pool.cu flatten.cu softmax.cu loss.cu   computed by our own
+ *                      kernels
  *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; ticks
  *
  * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through element.h,
- * so that they can also be compiled for the CPU (tests/fake_gpu). */
+ * so that they also compile for the CPU (tests/fake_gpu). */
 #ifndef OPS_CUDA_CUDA_H
 #define OPS_CUDA_CUDA_H
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
+#include <stdbool.h>
 
 #include "entrain/device.h"
 
@@ -32,23 +33,23 @@ extern "C" {
 
 enum { ENI_CUDA_ALIGN = 256 };
 
-typedef struct eni_cuda_events eni_cuda_events;         /* what events in graphs need: streams.c */
-typedef struct eni_cuda_registered eni_cuda_registered; /* which host memory is page-locked: registered.c */
-typedef struct eni_cuda_staging eni_cuda_staging;       /* the way of memory that is not: staging.c */
+typedef struct eni_cuda_events eni_cuda_events;         /* state of events in graphs: streams.c */
+typedef struct eni_cuda_registered eni_cuda_registered; /* ranges of page-locked host memory: registered.c */
+typedef struct eni_cuda_staging eni_cuda_staging;       /* copies of memory that is not: staging.c */
 
 struct en_ctx {
-    int index;      /* cudaSetDevice before anything else: a process may hold contexts on several GPUs */
+    int index;      /* for cudaSetDevice, before anything else: a process may hold contexts on several GPUs */
     uint32_t flags; /* EN_OPEN_* */
     cudaStream_t stream[EN_STREAMS];
     cublasLtHandle_t blas;
     cudnnHandle_t dnn; /* bound to stream[EN_STREAM_COMPUTE] */
-    int cores;         /* multiprocessors: how wide a kernel's grid may become */
-    int is_hung;       /* it did not answer in time: nothing is freed that it may still reach */
-    int has_failed;    /* a device error was logged: see eni_cuda_check */
-    int is_capturing;
-    int is_capture_broken; /* something in it failed: it will not become a graph */
-    uint32_t captured;     /* bit q: stream q is in the capture */
-    uint64_t capture;      /* number of the capture that is under way, or was last: events know theirs */
+    int cores;         /* multiprocessors: limit a kernel's grid */
+    bool is_hung;      /* it did not answer in time: memory that it may still reach is not freed */
+    bool has_failed;   /* a device error was logged: see eni_cuda_check */
+    bool is_capturing;
+    bool is_capture_broken; /* a call in it failed: it will not become a graph */
+    uint32_t captured;      /* bit q: stream q is in the capture */
+    uint64_t capture;       /* number of the latest capture; an event remembers its own */
     eni_cuda_events *events;
     eni_cuda_registered *registered;
     eni_cuda_staging *staging;
@@ -56,13 +57,13 @@ struct en_ctx {
     char description[256];
 };
 
-/* What a plan of one operation keeps is its kernel's: `own`. */
+/* The memory that a kernel keeps for a plan of one operation: `own`. */
 typedef struct eni_cuda_kernel eni_cuda_kernel;
 
 struct en_plan {
     en_op op;
     en_extent y;
-    en_ctx *ctx; /* borrowed; outlives us */
+    en_ctx *ctx; /* borrowed; outlives the plan */
     const eni_cuda_kernel *kernel;
     void *own;
     en_plan_info info;
@@ -70,11 +71,11 @@ struct en_plan {
 
 /* One operation on this device. Run calls as in en_device. */
 struct eni_cuda_kernel {
-    en_status (*prepare)(en_plan *plan); /* fills plan->own and plan->info; what it leaves behind on failure,
-                                            discard frees. NULL: nothing to prepare */
-    void (*discard)(en_plan *plan);      /* NULL: nothing to free; plan->own may be NULL */
+    /* Fills plan->own and plan->info; discard also cleans up after its failure. NULL: nothing to prepare. */
+    en_status (*prepare)(en_plan *plan);
+    void (*discard)(en_plan *plan); /* NULL: nothing to free; plan->own may be NULL */
     en_status (*forward)(en_plan *plan, const en_args *args);
-    en_status (*backward_weights)(en_plan *plan, const en_args *args); /* NULL: has no weights */
+    en_status (*backward_weights)(en_plan *plan, const en_args *args); /* NULL without weights */
     en_status (*backward_data)(en_plan *plan, const en_args *args);
 };
 
@@ -82,7 +83,7 @@ extern const eni_cuda_kernel eni_cuda_conv, eni_cuda_linear, eni_cuda_relu, eni_
     eni_cuda_log_softmax, eni_cuda_nll, eni_cuda_cross_entropy, eni_cuda_mse, eni_cuda_cast,
     eni_cuda_batchnorm, eni_cuda_add, eni_cuda_avgpool;
 
-/* op_plan.c: the six functions of en_device that have to do with plans. */
+/* op_plan.c: the six functions of en_device that concern plans. */
 en_status eni_cuda_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out);
 void eni_cuda_plan_free(en_plan *plan);
 void eni_cuda_plan_info(const en_plan *plan, en_plan_info *info_out);
@@ -90,32 +91,32 @@ en_status eni_cuda_forward(en_plan *plan, const en_args *args);
 en_status eni_cuda_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cuda_backward_data(en_plan *plan, const en_args *args);
 
-/* EN_OK, or logs what failed with the library's name for it ("forward of conv2d: CUDA error 700, an illegal
- * memory access was encountered, on cuda:0 (NVIDIA H100)") and returns EN_EIO, or EN_ENOMEM. After a first
- * error nothing more is logged, and all calls fail. While work is captured it is the capture that fails,
- * not the device: EN_EUNSUPPORTED, and so says eni_cuda_capture_end. context.c. */
+/* EN_OK, or logs the failure with the library's name for it ("forward of conv2d: CUDA error 700, an illegal
+ * memory access was encountered, on cuda:0 (NVIDIA H100)") and returns EN_EIO, or EN_ENOMEM. After the first
+ * error nothing more is logged, and all calls fail. While work is captured only the capture fails, not the
+ * device: EN_EUNSUPPORTED, also from eni_cuda_capture_end. context.c. */
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing);
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing);
 en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *doing);
-/* The same for a library that has no function of its own: what it said in `text`. */
+/* The same for a library without a function of its own; `text` is its message. */
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing);
 
-/* Makes room for one more element of `size` bytes behind the `used` ones, of which there is room for *room. */
+/* Makes room for one more element of `size` bytes after the `used` ones; there is room for *room. */
 en_status eni_cuda_grow(void **array, int used, int *room, size_t size);
 
-/* eni_error("cuda", ..) for .cu files, in which log.h does not compile. */
+/* eni_error("cuda", ..) for .cu files, where log.h does not compile. */
 void eni_cuda_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The stream that the run calls use. */
+/* The stream of the run calls. */
 static inline cudaStream_t eni_cuda_stream(const en_plan *plan)
 {
     return plan->ctx->stream[EN_STREAM_COMPUTE];
 }
 
-/* Makes the calling thread speak to this context's GPU. Cheap where it does so already. context.c. */
+/* Selects this context's GPU on the calling thread; cheap if it is selected already. context.c. */
 en_status eni_cuda_select(en_ctx *ctx);
 
-/* staging.c: copies from and to host memory that is not page-locked, through memory that is. What is to go
+/* staging.c: copies from and to host memory that is not page-locked, through memory that is. Data on the way
  * out arrives at eni_cuda_staging_drain, which waits for COMPUTE. */
 en_status eni_cuda_staging_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction);
 en_status eni_cuda_staging_drain(en_ctx *ctx);
@@ -139,22 +140,22 @@ void eni_cuda_event_free(en_event *event);
 en_status eni_cuda_event_record(en_event *event, int stream);
 en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event);
 en_status eni_cuda_poll(en_event *event);
-/* Blocks until the stream has done all that it has, for five minutes at most; errors as eni_cuda_check. In
- * place of cudaStreamSynchronize, which waits for ever for a GPU that hangs. */
+/* Blocks until the stream has done all its work, for five minutes at most; errors as eni_cuda_check.
+ * cudaStreamSynchronize would wait forever for a GPU that hangs. */
 en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing);
 
 en_status eni_cuda_events_open(en_ctx *ctx);
 void eni_cuda_events_close(en_ctx *ctx);
 void eni_cuda_events_begin(en_ctx *ctx); /* a capture begins */
-/* The events that were set in the capture that has just ended, each as often as it was set: the caller's from
- * now on, freed with eni_free. A launch of the graph tells them so. */
+/* The events that were set in the capture that has just ended, each as often as it was set; the caller frees
+ * them with eni_free. A launch of the graph updates them. */
 typedef struct eni_cuda_set {
     en_event *event;
-    int is_ticked;
+    bool is_ticked;
 } eni_cuda_set;
-eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out); /* NULL: none */
+eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out); /* NULL if it set none */
 void eni_cuda_events_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
-/* The graph with this event is about to be freed. */
+/* Called before the graph with these events is freed. */
 void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* flat.cu: *word += 1, seen by the host. */
 en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
@@ -192,22 +193,22 @@ const char *eni_cuda_group_version(void);
 en_status eni_cuda_weights_in(const en_plan *plan, const float *w, const float *b, void *w_to, void *b_to);
 
 /* The way back: dw (O, taps, I) of `dtype` to (O, I, taps) float32, and the sum of `nparts` rows of parts to
- * db; both divided by the loss scale. dw_from NULL, nparts 0: not this one. */
+ * db; both divided by the loss scale. dw_from NULL, nparts 0: skips that one. */
 en_status eni_cuda_weights_out(const en_plan *plan, const void *dw_from, uint32_t dtype, const float *parts,
                                int64_t nparts, const en_args *args);
 
-/* With EN_OP_FUSE_RELU zeroes dy where y is not positive. Where `sums` is not NULL, sums dy over each of
+/* With EN_OP_FUSE_RELU zeroes dy where y is not positive. If `sums` is not NULL, sums dy over each of
  * `nparts` shares of the rows: sums (nparts, O). One part is the gradient of the bias itself: divided by the
  * loss scale. */
 en_status eni_cuda_columns(const en_plan *plan, const en_args *args, float *sums, int64_t nparts);
-int64_t eni_cuda_columns_parts(const en_plan *plan); /* how many are good for speed */
+int64_t eni_cuda_columns_parts(const en_plan *plan); /* a good number for speed */
 
 /* conv.cu: x to windows (N*P*Q, KH*KW*I), and the sum of windows to dx. */
 en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows);
 en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx);
 
-/* y += b, unless it has the bias, then relu: what of it the op's flags ask for, in place. */
-en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias);
+/* y += b, unless it has the bias, then relu: as far as the op's flags ask for them, in place. */
+en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, bool has_bias);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,6 @@
-/* device.c - the tables of the cuda device (entrain/device.h, entrain/gpu.h), the life of a context, memory.
- *
- * A context is a GPU, three streams and the handles of two libraries. The streams are of the kind that does
- * not wait for CUDA's default stream, which nobody here uses. */
+/* device.c - the tables of the cuda device (entrain/device.h, entrain/gpu.h), a context's lifetime, memory. A
+ * context is a GPU, three streams and the handles of two libraries. The streams do not wait for CUDA's
+ * default stream, which nobody here uses. */
 #include "entrain/device.h"
 
 #include <stdio.h>
@@ -13,15 +12,16 @@
 #include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
 
-/* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
- * whole block. What may be shared has blocks of its own. */
+/* CUDA allocates small pieces from blocks of 2 MiB, and a process that opens one piece by its handle sees the
+ * whole block. Memory that may be shared has blocks of its own. */
 enum { BLOCK_BYTES = 2 << 20 };
 
-/* EXCHANGE goes first where both could run: who finishes an exchange late holds up the other ranks. */
+/* EXCHANGE has priority over the others: a rank that finishes an exchange late holds up the other ranks. */
 static en_status open_streams(en_ctx *ctx)
 {
     int least = 0, greatest = 0;
-    EN_TRY(eni_cuda_check(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities"));
+    EN_TRY(eni_cuda_check(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                          "querying stream priorities"));
     for (int q = 0; q < EN_STREAMS; q++) {
         const int priority = q == EN_STREAM_EXCHANGE ? greatest : least;
         EN_TRY(eni_cuda_check(ctx,
@@ -38,8 +38,8 @@ static en_status open_libraries(en_ctx *ctx)
     return eni_cuda_check_dnn(ctx, cudnnSetStream(ctx->dnn, ctx->stream[EN_STREAM_COMPUTE]), "opening cuDNN");
 }
 
-/* The first call that takes memory on the GPU: a driver makes its own context here, which can fail for want
- * of memory, or because the GPU is reserved for one process. */
+/* The first call that allocates memory on the GPU: a driver makes its own context here, which can fail for
+ * lack of memory, or because the GPU is reserved for one process. */
 static en_status open_gpu(en_ctx *ctx)
 {
     const cudaError_t error = cudaSetDevice(ctx->index);
@@ -47,15 +47,15 @@ static en_status open_gpu(en_ctx *ctx)
     (void)cudaGetLastError();
     if (error == cudaErrorDevicesUnavailable)
         eni_error("cuda",
-                  "%s is taken by another process and set to serve one alone: wait for it, pick another with "
-                  "--device=cuda:I, or let an administrator run nvidia-smi -c 0",
+                  "%s is in exclusive mode and in use by another process: wait for it, pick another with "
+                  "--device=cuda:I, or have an administrator run nvidia-smi -c 0",
                   ctx->name);
     else if (error == cudaErrorMemoryAllocation)
-        eni_error("cuda", "%s has no memory left to begin with: see who has it with \"entrain gpus\"",
+        eni_error("cuda", "%s has no memory left for a context: \"entrain gpus\" shows who uses it",
                   ctx->name);
     else
-        eni_error("cuda", "opening %s failed: CUDA error %d, %s; or use --device=cpu", ctx->name, (int)error,
-                  cudaGetErrorString(error));
+        eni_error("cuda", "opening %s failed: CUDA error %d, %s; see nvidia-smi, or use --device=cpu",
+                  ctx->name, (int)error, cudaGetErrorString(error));
     return error == cudaErrorMemoryAllocation ? EN_ENOMEM : EN_EUNSUPPORTED;
 }
 
@@ -75,7 +75,7 @@ static void describe(en_ctx *ctx, const en_gpu_facts *facts)
 
 static void cuda_close(en_ctx *ctx)
 {
-    if (!ctx || ctx->is_hung) return; /* what a GPU that hangs may still reach ends with the process */
+    if (!ctx || ctx->is_hung) return; /* a GPU that hangs may still reach its memory until the process ends */
     (void)cudaSetDevice(ctx->index);
     for (int q = 0; q < EN_STREAMS; q++)
         if (ctx->stream[q]) (void)cudaStreamSynchronize(ctx->stream[q]);
@@ -136,26 +136,25 @@ static void log_no_memory(const en_ctx *ctx, uint64_t bytes)
     size_t free_bytes = 0, total = 0;
     (void)cudaMemGetInfo(&free_bytes, &total);
     (void)cudaGetLastError();
-    eni_error(
-        "cuda",
-        "%s has no %llu MiB left: %llu of its %llu MiB are free; take a smaller --batch or fewer workers "
-        "per GPU (\"entrain gpus\" shows who has the rest)",
-        ctx->name, (unsigned long long)((bytes + (1 << 20) - 1) >> 20),
-        (unsigned long long)(free_bytes >> 20), (unsigned long long)(total >> 20));
+    eni_error("cuda",
+              "%s has no %llu MiB left: %llu of its %llu MiB are free; use a smaller --batch or fewer "
+              "workers per GPU (\"entrain gpus\" shows who uses the rest)",
+              ctx->name, (unsigned long long)((bytes + (1 << 20) - 1) >> 20),
+              (unsigned long long)(free_bytes >> 20), (unsigned long long)(total >> 20));
 }
 
 static void cuda_free(en_ctx *ctx, void *memory)
 {
-    if (!memory || ctx->is_hung || eni_cuda_select(ctx) != EN_OK) return; /* it would wait for ever */
-    (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
+    if (!memory || ctx->is_hung || eni_cuda_select(ctx) != EN_OK) return; /* it would wait forever */
+    (void)eni_cuda_check(ctx, cudaFree(memory), "freeing memory");
 }
 
-/* Zeroed before it is given out, and not merely behind what is in COMPUTE: any stream may use it next. */
+/* Zeroed before it is returned, not merely in COMPUTE: any stream may use it next. */
 static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 {
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing)
-        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
+        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was requested",
                              "capturing");
     void *memory = NULL;
     bytes = bytes == 0                   ? ENI_CUDA_ALIGN
@@ -167,7 +166,7 @@ static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
         log_no_memory(ctx, bytes);
         return EN_ENOMEM;
     }
-    EN_TRY(eni_cuda_check(ctx, error, "taking memory"));
+    EN_TRY(eni_cuda_check(ctx, error, "allocating memory"));
     const cudaStream_t stream = ctx->stream[EN_STREAM_PREFETCH];
     en_status st = eni_cuda_check(ctx, cudaMemsetAsync(memory, 0, bytes, stream), "zeroing memory");
     if (st == EN_OK) st = eni_cuda_finish(ctx, stream, "zeroing memory");
@@ -179,18 +178,18 @@ static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
     return EN_OK;
 }
 
-static int is_registered(const en_ctx *ctx, const char *memory, uint64_t bytes)
+static bool is_registered(const en_ctx *ctx, const char *memory, uint64_t bytes)
 {
     while (bytes > 0) {
         const uint64_t part = eni_cuda_registered_part(ctx, memory, bytes);
-        if (part == 0) return 0;
+        if (part == 0) return false;
         memory += part;
         bytes -= part;
     }
-    return 1;
+    return true;
 }
 
-/* Page-locked memory goes directly, other memory piece by piece through the context's own. */
+/* Page-locked memory is copied directly, other memory piece by piece through the context's own. */
 static en_status cuda_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
 {
     const void *host = direction == EN_COPY_IN ? src : dst;
@@ -215,9 +214,9 @@ static en_status cuda_sync(en_ctx *ctx)
 
 /* ---- memory of another process on the same GPU ---- */
 
-/* A handle is what travels; some containers refuse to make one, or to open it (without a shared IPC
- * namespace, say): that is no error here, but the caller's choice of another way. */
-_Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
+/* Processes exchange handles. Some containers refuse to create or to open one (without a shared IPC
+ * namespace, say): that is not an error here, and the caller picks another way. */
+_Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a CUDA IPC handle fits into ours");
 
 static en_status refuse(en_ctx *ctx, cudaError_t error, const char *doing)
 {

@@ -1,9 +1,7 @@
-/* element.h - what kernels need to be written once for three types: elements as float, packs of neighbours
- * that travel in one load, sums over a warp, windows over an image; and how one is started. For .cu files
- * only.
- *
- * A pack of V elements lies on V * sizeof(T) bytes. Tensors begin on 256 bytes, so V fits where it divides
- * the number of elements between any two addresses that are used: the channels. */
+/* element.h - the means to write kernels once for three types: elements as float, packs of neighbours in one
+ * load, sums over a warp, windows over an image; and how a kernel is started. For .cu files only. A pack of V
+ * elements lies on V * sizeof(T) bytes. Tensors begin on 256 bytes, so V fits if it divides the number of
+ * elements between any two addresses in use: the channels. */
 #ifndef OPS_CUDA_ELEMENT_H
 #define OPS_CUDA_ELEMENT_H
 
@@ -31,7 +29,7 @@
     ENI_LAUNCH((plan)->ctx, kernel, eni_blocks(count, ENI_BLOCK), ENI_BLOCK, eni_cuda_stream(plan),          \
                __VA_ARGS__)
 
-/* run<T>(..) for a type, and run<T, V>(..) for a type and packs of V where V divides `count`: 4 or 2, else 1. */
+/* run<T>(..) for a type, and run<T, V>(..) for a type and packs of V if V divides `count`: 4 or 2, else 1. */
 #define ENI_TYPED(dtype, run, ...)                                                                           \
     ((dtype) == EN_BF16  ? run<eni_bf16>(__VA_ARGS__)                                                        \
      : (dtype) == EN_F16 ? run<eni_f16>(__VA_ARGS__)                                                         \
@@ -97,7 +95,7 @@ template <typename T, int V> struct __align__(sizeof(T) * V) eni_pack
     T at[V];
 };
 
-/* max(v, 0) that lets pass what is not a number, as ref and PyTorch do. */
+/* max(v, 0); NaN passes, as in ref and PyTorch. */
 __device__ __forceinline__ float relu_of(float v)
 {
     return v <= 0.0f ? 0.0f : v;
@@ -140,7 +138,7 @@ typedef struct eni_window {
     uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
 } eni_window;
 
-/* Of an operation whose packs are `width` channels. A window of no size is the whole image. */
+/* The windows of an operation with packs of `width` channels. A window of size 0 is the whole image. */
 static inline eni_window eni_window_of(const en_plan *plan, int width)
 {
     const en_op *op = &plan->op;

@@ -1,5 +1,5 @@
-/* facts.c - which GPUs this process can compute on. Nothing here opens a context: that would take half a gigabyte of each
- * GPU that is only asked for its name. How they are linked and who uses them, the driver tells (core/nvml.h). */
+/* facts.c - the GPUs that this process can compute on. Nothing here opens a context: that would take half a
+ * gigabyte of each GPU, only to learn its name. The driver reports links and users (core/nvml.h). */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
 
-/* ---- which there are ----------------------------------------------------------------------------------- */
+/* ---- which GPUs there are ------------------------------------------------------------------------------ */
 
-/* The oldest driver that carries a CUDA of this major version. */
+/* The oldest driver with a CUDA of this major version. */
 static const char *driver_for(int runtime)
 {
     return runtime >= 13000 ? " (580 or later)" : runtime >= 12000 ? " (525 or later)" : "";
@@ -24,31 +24,28 @@ static void log_no_gpu(cudaError_t error)
     const char *or_cpu = "or use --device=cpu";
     if (error == cudaErrorNoDevice || error == cudaSuccess)
         eni_error("cuda",
-                  "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
-                  "container hides it (a container needs --gpus=all); %s",
+                  "this process sees no GPU: this machine has none, or CUDA_VISIBLE_DEVICES or the container "
+                  "hides it (a container needs --gpus=all); %s",
                   or_cpu);
     else if (driver == 0)
-        eni_error("cuda",
-                  "there is no NVIDIA driver on this host for device cuda: install one for CUDA %d.%d%s, %s",
+        eni_error("cuda", "no NVIDIA driver for device cuda on this host: install one for CUDA %d.%d%s, %s",
                   runtime / 1000, runtime % 1000 / 10, driver_for(runtime), or_cpu);
     else if (error == cudaErrorInsufficientDriver)
-        eni_error(
-            "cuda",
-            "the NVIDIA driver is for CUDA %d.%d and this program was built with CUDA %d.%d: install a newer "
-            "driver%s, build with an older CUDA, %s",
-            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver_for(runtime),
-            or_cpu);
+        eni_error("cuda",
+                  "the NVIDIA driver is for CUDA %d.%d, but this program was built with CUDA %d.%d: install "
+                  "a newer driver%s, build with an older CUDA, %s",
+                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver_for(runtime),
+                  or_cpu);
     else
         eni_error("cuda",
-                  "asking the NVIDIA driver for its GPUs failed: CUDA error %d, %s; see whether nvidia-smi "
-                  "works, %s",
+                  "querying the NVIDIA driver failed: CUDA error %d, %s; check whether nvidia-smi works, %s",
                   (int)error, cudaGetErrorString(error), or_cpu);
 }
 
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out)
 {
     eni_ref_log_to(host);
-    int n = 0; /* is left alone on errors */
+    int n = 0; /* unchanged on errors */
     const cudaError_t error = cudaGetDeviceCount(&n);
     if (error == cudaSuccess && n > 0) {
         *n_out = n;
@@ -59,7 +56,7 @@ en_status eni_cuda_count(const en_device_host *host, int32_t *n_out)
     return EN_EUNSUPPORTED;
 }
 
-/* ---- what one is --------------------------------------------------------------------------------------- */
+/* ---- the facts of one ---------------------------------------------------------------------------------- */
 
 static int attribute(enum cudaDeviceAttr what, int index)
 {
@@ -69,7 +66,7 @@ static int attribute(enum cudaDeviceAttr what, int index)
     return 0;
 }
 
-/* As nvidia-smi writes it. A slice of a GPU (multi-instance) has a uuid of its own, and is told by its name:
+/* In nvidia-smi's form. A slice of a GPU (multi-instance) has its own uuid, and is recognised by its name:
  * "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
 static void write_uuid(char uuid_out[48], const struct cudaDeviceProp *properties)
 {
@@ -86,7 +83,7 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
     const cudaError_t error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        return eni_fail(EN_EUNSUPPORTED, "cuda", "asking what cuda:%d is failed: CUDA error %d, %s", index,
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "querying cuda:%d failed: CUDA error %d, %s", index,
                         (int)error, cudaGetErrorString(error));
     }
     en_gpu_facts facts = {.index = index,

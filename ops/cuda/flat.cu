@@ -1,15 +1,15 @@
 // flat.cu - arithmetic on flat vectors: the bits of ops/mean.c and ops/optimizer.c.
 //
 // There, every product and every sum is rounded by itself (-ffp-contract=off). nvcc would fuse a product and
-// a sum into one rounding, so each operation is written as the intrinsic that it must be: __fmul_rn and
-// __fadd_rn are never fused. x - y is __fadd_rn(x, -y): the same rounding. One element's arithmetic is one
-// function, which the path of four at a time and the path of one share.
+// a sum into one rounding, so each operation is written as an intrinsic: __fmul_rn and __fadd_rn are never
+// fused. x - y is __fadd_rn(x, -y): the same rounding. One element's arithmetic is one function, shared by the
+// path of four at a time and the path of one.
 //
-// All of it is bound by memory: each element is read once and written once, four to a load where every vector
-// lies on 16 bytes, which the buckets and slices of a run do (multiples of 64 bytes); tails and odd addresses
-// go one by one.
+// All of it is bound by memory: each element is read once and written once, four per load if every vector lies
+// on 16 bytes, as the buckets and slices of a run do (multiples of 64 bytes); tails and odd addresses one by
+// one.
 //
-// Beside it the kernel of an event in a graph (streams.c): it counts, in a word that the host reads.
+// It also has the kernel of an event in a graph (streams.c), which counts in a word that the host reads.
 #include <stddef.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ struct Step {
     const en_gpu_adam *adam;
 };
 
-// What all elements of a step share, read once per thread.
+// Shared by all elements of a step; read once per thread.
 struct Rates {
     float lr, momentum, decay, inv;
     bool nesterov;
@@ -88,8 +88,8 @@ template <int WIDTH> __device__ void store(float *to, const Lane<WIDTH> &x)
     *reinterpret_cast<Lane<WIDTH> *>(to) = x;
 }
 
-// (sum over k of source[k] * scale[k]) * inv, in that order. A source of scale 0 takes no part and is not
-// read, as in eni_mean_ranks; if none does the mean is 0.
+// (sum over k of source[k] * scale[k]) * inv, in that order. A source of scale 0 is left out and not
+// read, as in eni_mean_ranks; without sources the mean is 0.
 template <int WIDTH> __device__ Lane<WIDTH> mean_of(const Step &step, const Rates &r, uint64_t i)
 {
     Lane<WIDTH> sum = {};
@@ -138,12 +138,12 @@ template <int WIDTH, bool ADAM> __device__ void step_at(const Step &step, const 
     store(step.w + i, w);
 }
 
-// The grid walks over `count` elements: WIDTH at a time, then those that are left.
+// The grid walks over `count` elements: WIDTH at a time, then the rest.
 template <int WIDTH, bool ADAM> __global__ void mean_step(const __grid_constant__ Step step)
 {
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, wide = step.count / WIDTH * WIDTH;
     const uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (step.total && *step.total == 0.0f) { // nobody had a sample
+    if (step.total && *step.total == 0.0f) { // no rank had a sample
         if (step.mean)
             for (uint64_t i = me; i < step.count; i += threads)
                 step.mean[i] = 0.0f;
@@ -179,7 +179,7 @@ __device__ bool is_nonfinite(float x)
     return (__float_as_uint(x) & 0x7f800000u) == 0x7f800000u;
 }
 
-// Who finds one writes 1; that several do is no conflict.
+// A thread that finds one writes 1; several writers do not conflict.
 template <int WIDTH> __global__ void check_finite(const float *v, uint64_t count, uint32_t *flag)
 {
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, wide = count / WIDTH * WIDTH;
@@ -202,10 +202,10 @@ __global__ void tick(volatile uint32_t *word)
 
 bool on_16(const void *memory)
 {
-    return ((uintptr_t)memory & 15u) == 0; // NULL is
+    return ((uintptr_t)memory & 15u) == 0; // so is NULL
 }
 
-// At least WIDTH blocks' worth of threads for the tail; no more blocks than keep the GPU busy.
+// At least WIDTH blocks' worth of threads for the tail; not more blocks than keep the GPU busy.
 unsigned grid_of(const en_ctx *ctx, uint64_t count, int width)
 {
     const uint64_t blocks = (count / (uint64_t)width + THREADS - 1) / THREADS;
@@ -215,7 +215,7 @@ unsigned grid_of(const en_ctx *ctx, uint64_t count, int width)
 
 } // namespace
 
-// "adam" and "adamw" differ in their numbers only.
+// "adam" and "adamw" differ only in their numbers.
 static bool is_adam(const en_gpu_step *step)
 {
     const size_t known = offsetof(en_gpu_step, adam) + sizeof step->adam;
@@ -234,10 +234,9 @@ static bool is_known(const en_gpu_step *step)
 en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *given)
 {
     if (!is_known(given)) {
-        eni_cuda_say(
-            "a step of %d sources with the optimizer \"%s\": 1 to %d sources and sgd, adam and adamw "
-            "with their numbers are known",
-            given->nsources, given->optimizer ? given->optimizer : "", EN_GPU_SOURCES);
+        eni_cuda_say("unsupported step of %d sources with optimizer \"%s\": expected 1 to %d sources and "
+                     "sgd, adam or adamw with their numbers",
+                     given->nsources, given->optimizer ? given->optimizer : "", EN_GPU_SOURCES);
         return EN_EUNSUPPORTED;
     }
     if (given->count == 0) return EN_OK;

@@ -1,11 +1,10 @@
-/* flatten.cu - (N, H, W, C) to (N, C * H * W) in PyTorch's order, and back: per image a transpose, through
+/* flatten.cu - (N, H, W, C) to (N, C * H * W) in PyTorch's order, and back: a transpose per image, through
  * tiles that are read and written along their rows. */
 #include "ops/cuda/element.h"
 
 enum { SIDE = 32, HIGH = 8 };
 
-/* Per image (rows, cols) to (cols, rows). One column more than needed keeps a tile's columns in different
- * banks. */
+/* Per image (rows, cols) to (cols, rows). One extra column keeps a tile's columns in different banks. */
 template <typename T>
 __global__ void transpose(const T *from, T *to, uint32_t images, uint32_t rows, uint32_t cols)
 {
@@ -32,7 +31,7 @@ static en_status run_typed(const en_plan *plan, const void *from, void *to, int6
                       (T *)to, images, (uint32_t)rows, (uint32_t)cols);
 }
 
-/* 16 bits are 16 bits: only their number matters. */
+/* 16 bits are copied as such, whatever they mean. */
 static en_status run(const en_plan *plan, const void *from, void *to, int64_t rows, int64_t cols)
 {
     if (plan->op.dtype == EN_F32) return run_typed<float>(plan, from, to, rows, cols);

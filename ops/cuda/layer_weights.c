@@ -12,8 +12,8 @@ static uint64_t area(uint64_t bytes)
 void eni_cuda_layer_init(en_plan *plan, uint32_t dw_dtype, uint64_t scratch_bytes, eni_cuda_layer *layer)
 {
     const en_op *op = &plan->op;
-    const int is_conv = op->kind == EN_OP_CONV2D, trains = !(op->flags & EN_OP_FORWARD_ONLY);
-    const int same_order = !is_conv || op->x.c == 1 || op->kernel_h * op->kernel_w == 1;
+    const bool is_conv = op->kind == EN_OP_CONV2D, trains = !(op->flags & EN_OP_FORWARD_ONLY);
+    const bool same_order = !is_conv || op->x.c == 1 || op->kernel_h * op->kernel_w == 1;
     const uint64_t count = (uint64_t)en_op_weights(op), size = en_dtype_bytes(op->dtype);
     *layer = (eni_cuda_layer){.dw_dtype = dw_dtype,
                               .is_plain = same_order && op->dtype == EN_F32,
@@ -31,7 +31,7 @@ void eni_cuda_layer_init(en_plan *plan, uint32_t dw_dtype, uint64_t scratch_byte
 }
 
 en_status eni_cuda_layer_weights(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
-                                 int is_forward, const void **w_out, const void **b_out)
+                                 bool is_forward, const void **w_out, const void **b_out)
 {
     const float *b = is_forward && plan->op.flags & EN_OP_BIAS ? args->b : NULL;
     *w_out = args->w;
@@ -44,7 +44,7 @@ en_status eni_cuda_layer_weights(const en_plan *plan, const eni_cuda_layer *laye
     return eni_cuda_weights_in(plan, args->w, b, to, to + layer->bias_at);
 }
 
-static int writes_dw_itself(const eni_cuda_layer *layer, const en_args *args)
+static bool writes_dw_itself(const eni_cuda_layer *layer, const en_args *args)
 {
     return layer->is_plain_dw && !args->loss_scale && eni_cuda_lies_well(args->dw);
 }
@@ -55,7 +55,7 @@ void *eni_cuda_layer_dw(const eni_cuda_layer *layer, const en_args *args)
 }
 
 en_status eni_cuda_layer_columns(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
-                                 int has_bias)
+                                 bool has_bias)
 {
     if (!has_bias && !(plan->op.flags & EN_OP_FUSE_RELU)) return EN_OK;
     float *parts = (float *)(void *)((char *)args->workspace + layer->parts_at);
@@ -64,7 +64,7 @@ en_status eni_cuda_layer_columns(const en_plan *plan, const eni_cuda_layer *laye
 }
 
 en_status eni_cuda_layer_out(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
-                             int has_bias)
+                             bool has_bias)
 {
     const char *work = args->workspace;
     const void *dw = writes_dw_itself(layer, args) ? NULL : work + layer->dw_at;

@@ -1,19 +1,19 @@
-/* layer_weights.cu - the kernels around what libraries compute of a layer (layer_weights.c).
+/* layer_weights.cu - the kernels around the libraries' part of a layer (layer_weights.c).
  *
- * Weights on their way between the flat vector, float32 (O, I, taps), and what the libraries take, (O, taps,
- * I) in the op's type; and the last sum of the bias gradient, in the launch that brings dw back:
+ * Weights between the flat vector, float32 (O, I, taps), and the libraries' order, (O, taps, I) in the op's
+ * type; and the last sum of the bias gradient, in the launch that copies dw back:
  *
  *     in    [ w: an element per thread ][ b ]
  *     out   [ dw: an element per thread ][ db: a warp per output channel ]
  *
- * dy (rows, O) on its way to the gradients: zero where the fused relu let nothing through, and summed over
- * the rows, which is the gradient of the bias:
+ * dy (rows, O) for the gradients: zero where the fused relu blocked, and summed over the rows, which is the
+ * gradient of the bias:
  *
  *     block (tile of up to 64 columns, part of the rows)        groups of threads side by side take
  *         group 0: rows 0, g, 2g ..                             every g-th row each; then the groups
  *         group 1: rows 1, g + 1 ..                             are added in pairs
  *
- * Threads of a group read neighbours, and where O <= 64 all groups together read one stretch of memory. */
+ * Threads of a group read neighbours, and with O <= 64 all groups together read one range of memory. */
 #include "ops/cuda/element.h"
 
 /* ---- weights ------------------------------------------------------------------------------------------- */
@@ -27,7 +27,7 @@ static __host__ __device__ uint32_t count_of(weights_shape s)
     return s.out * s.in * s.taps;
 }
 
-/* Where an element of (O, taps, I) lies in (O, I, taps). */
+/* The index in (O, I, taps) of an element of (O, taps, I). */
 static __device__ uint32_t flat_index(weights_shape s, uint32_t i)
 {
     if (s.taps == 1 || s.in == 1) return i;
@@ -45,7 +45,7 @@ __global__ void weights_in(const float *w, const float *b, T *w_to, T *b_to, wei
         from_float(b[i - count], b_to + (i - count));
 }
 
-/* The first `dw_blocks` blocks bring dw, the others db. */
+/* The first `dw_blocks` blocks copy dw, the others sum db. */
 template <typename T>
 __global__ void weights_out(const T *dw_from, float *dw, uint32_t dw_blocks, const float *parts,
                             uint32_t nparts, float *db, weights_shape s, const float *loss_scale)

@@ -1,8 +1,7 @@
 /* linear.c - y = x w^T + b: three products of cuBLASLt (product.h), with the bias in the epilogue, then
- * relu.cu; db in the epilogue, or by layer_weights.cu.
- *
- * The relu's own gradient stays with layer_weights.cu: the contract has it applied to this layer's dy, which
- * another operation wrote, so that the epilogue DRELU (of the product that writes dy) has no place. */
+ * relu.cu; db in the epilogue, or by layer_weights.cu. The relu's own gradient stays with layer_weights.cu:
+ * by contract it is applied to this layer's dy, which another operation wrote, so the epilogue DRELU (of the
+ * product that writes dy) does not fit. */
 #include <stdio.h>
 
 #include "core/memory.h"
@@ -12,11 +11,11 @@
 
 typedef struct linear {
     eni_cuda_layer layer;
-    eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, where cuBLASLt has that */
+    eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, if cuBLASLt supports that */
 } linear;
 
-/* The epilogue that sums dy does it inside the product, where another algorithm adds in another order. */
-static int wants_db_in_product(const en_plan *plan)
+/* The epilogue sums dy inside the product, where another algorithm adds in another order. */
+static bool wants_db_in_product(const en_plan *plan)
 {
     return plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU) &&
            !(plan->ctx->flags & EN_OPEN_DETERMINISTIC);
@@ -25,20 +24,20 @@ static int wants_db_in_product(const en_plan *plan)
 static en_status prepare_backward(const en_plan *plan, linear *own)
 {
     const int64_t n = plan->op.x.n, c = plan->op.x.c;
-    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, 0, &own->dw));
+    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, false, &own->dw));
     if (wants_db_in_product(plan)) {
-        const en_status st = eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, 1, &own->dw_db);
+        const en_status st = eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, true, &own->dw_db);
         if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
     return plan->op.flags & EN_OP_NO_DX ? EN_OK
-                                        : eni_cuda_product_init(plan, ENI_CUDA_DATA, n, c, 0, &own->dx);
+                                        : eni_cuda_product_init(plan, ENI_CUDA_DATA, n, c, false, &own->dx);
 }
 
 static en_status linear_prepare(en_plan *plan)
 {
     linear *own = plan->own = eni_alloc(sizeof *own);
     if (!own) return EN_ENOMEM;
-    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_FORWARD, plan->op.x.n, plan->op.x.c, 0, &own->forward));
+    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_FORWARD, plan->op.x.n, plan->op.x.c, false, &own->forward));
     if (!(plan->op.flags & EN_OP_FORWARD_ONLY)) EN_TRY(prepare_backward(plan, own));
     const eni_cuda_product *const all[] = {&own->forward, &own->dw, &own->dw_db, &own->dx};
     uint64_t scratch = 0;
@@ -67,7 +66,7 @@ static en_status linear_forward(en_plan *plan, const en_args *args)
 {
     const linear *own = plan->own;
     const void *w, *b;
-    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &w, &b));
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, true, &w, &b));
     EN_TRY(eni_cuda_product_run(plan, &own->forward, w, args->x, own->forward.has_bias ? b : NULL, args->y,
                                 eni_cuda_layer_scratch(&own->layer, args), "forward of linear"));
     return eni_cuda_bias_relu(plan, args, own->forward.has_bias);
@@ -89,7 +88,7 @@ static en_status linear_backward_data(en_plan *plan, const en_args *args)
 {
     const linear *own = plan->own;
     const void *w, *b;
-    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &w, &b));
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, false, &w, &b));
     return eni_cuda_product_run(plan, &own->dx, w, args->dy, NULL, args->dx,
                                 eni_cuda_layer_scratch(&own->layer, args), "backward_data of linear");
 }

@@ -2,7 +2,7 @@
  *
  *     blocks of samples (or of elements)  ->  two numbers each  ->  one block adds them in order: y
  *
- * A batch of up to SMALL samples is one block, which writes y at once. No atomics: always the same bits. */
+ * A batch of up to SMALL samples is one block, which writes y directly. No atomics: always the same bits. */
 #include "ops/cuda/element.h"
 
 enum { WARPS = 16, THREADS = WARPS * ENI_WARP, SMALL = 128, PER_THREAD = 8, BLOCKS = 256 };
@@ -11,7 +11,7 @@ typedef struct loss_pair {
     float loss, correct;
 } loss_pair;
 
-/* Over the block, to its first thread. */
+/* The sum over the block, in its first thread. */
 static __device__ loss_pair block_sum(loss_pair v)
 {
     __shared__ float losses[WARPS], corrects[WARPS];
@@ -30,7 +30,7 @@ static __device__ loss_pair block_sum(loss_pair v)
     return v;
 }
 
-/* A block's two numbers: to parts, or, as the mean, to y. */
+/* Writes a block's two numbers: to parts, or, as the mean, to y. */
 static __device__ void report(loss_pair sum, float count, loss_pair *parts, float *y)
 {
     if (threadIdx.x != 0) return;
@@ -52,7 +52,7 @@ __global__ void add_parts(loss_pair *parts, uint32_t nparts, float count, float 
     report(block_sum(sum), count, NULL, y);
 }
 
-/* Position of the largest x of a row; of equals the first. All lanes get it. */
+/* Position of the largest x of a row, the first of equal ones, in all lanes. */
 template <typename T> static __device__ int position_of_largest(const T *row, uint32_t classes)
 {
     float best = -INFINITY;
@@ -73,7 +73,7 @@ template <typename T> static __device__ int position_of_largest(const T *row, ui
     return position;
 }
 
-/* What is not a label makes the loss show it. */
+/* The value at the label; an invalid label makes the loss NaN. */
 static __device__ float at_label(const float *row, int32_t label, uint32_t classes)
 {
     return label >= 0 && (uint32_t)label < classes ? row[label] : NAN;
@@ -86,7 +86,7 @@ __global__ void nll_forward(const float *x, const int32_t *target, uint32_t samp
     loss_pair sum = {0.0f, 0.0f};
     for (uint32_t n = blockIdx.x * WARPS + threadIdx.x / ENI_WARP; n < samples; n += gridDim.x * WARPS) {
         const float *row = x + (size_t)n * classes;
-        const int is_correct = position_of_largest(row, classes) == target[n];
+        const bool is_correct = position_of_largest(row, classes) == target[n];
         if (threadIdx.x % ENI_WARP != 0) continue;
         sum.loss -= at_label(row, target[n], classes);
         sum.correct += is_correct ? 1.0f : 0.0f;
@@ -123,7 +123,7 @@ __global__ void cross_entropy_forward(const T *x, const int32_t *target, float *
         }
         total = warp_sum(total);
         at = label >= 0 && (uint32_t)label < classes ? warp_sum(at) : NAN;
-        const int is_correct = position_of_largest(row, classes) == label;
+        const bool is_correct = position_of_largest(row, classes) == label;
         for (uint32_t k = lane; saved && k < classes; k += ENI_WARP) {
             const float p = expf(to_float(row[k]) - largest) / total;
             saved[(size_t)n * classes + k] = (p - ((int32_t)k == label ? 1.0f : 0.0f)) / (float)samples;

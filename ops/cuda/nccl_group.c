@@ -1,9 +1,9 @@
-/* nccl_group.c - collectives among GPUs of which each has one rank: NCCL.
+/* nccl_group.c - collectives among GPUs with one rank each: NCCL.
  *
  * NCCL has no timeout: a rank whose peer died waits forever, in a kernel that never ends. So communicators
- * are of the non-blocking kind: each call returns at once, and until the communicator says that it is done we
- * ask it and the caller's `alive` in turns. Once somebody says that the run is over, ncclCommAbort ends the
- * kernels, and the streams go on.
+ * are non-blocking: each call returns at once, and we poll the communicator and the caller's `alive`
+ * alternately until the call is done. When the run is over, ncclCommAbort ends the kernels, and the streams
+ * go on.
  *
  *     compute thread     open .. sum sum sum ..  close          `lock` holds the communicator while a call of
  *     any thread                       abort                     NCCL's is under way: abort frees it
@@ -31,8 +31,8 @@
 
 /* ---- libnccl ------------------------------------------------------------------------------------------- */
 
-/* libnccl, loaded when it is first needed: a run on one GPU, or on the processor, needs none of its
- * 200 MB. The types of the table are those of its own header: a change there does not compile here. */
+/* libnccl, loaded on first use: a run on one GPU, or on the processor, does without its 200 MB. The table
+ * takes its types from NCCL's header: a change there does not compile here. */
 typedef struct nccl_library {
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;
@@ -49,8 +49,8 @@ typedef struct nccl_library {
     __typeof__(ncclRedOpDestroy) *destroy_op;
 } nccl_library;
 
-/* Finds each function by its name. NULL, or why it cannot be had: one clause, static or the loader's own. A
- * library that was loaded stays: it has threads of its own. */
+/* Finds each function by its name. NULL, or why that failed: one clause, static or the loader's own. A loaded
+ * library stays: it has threads of its own. */
 static const char *load_nccl(nccl_library *nccl_out)
 {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -83,20 +83,20 @@ static const char *load_nccl(nccl_library *nccl_out)
 
 /* ---- a group ------------------------------------------------------------------------------------------- */
 
-_Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an id of NCCL's is an id of ours");
+_Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an NCCL id fits into ours");
 
 struct en_group {
     en_ctx *ctx; /* borrowed; outlives us */
     nccl_library nccl;
     pthread_mutex_t lock;
     ncclComm_t comm; /* NULL: aborted */
-    int has_failed;  /* an error was logged */
-    int is_open;     /* all are there */
+    bool has_failed; /* an error was logged */
+    bool is_open;    /* all ranks are connected */
     int rank, nranks;
     ncclComm_t leaving; /* being aborted, or destroyed, by `leave_thread` */
-    int is_friendly;    /* destroyed */
+    bool is_friendly;   /* destroyed rather than aborted */
     pthread_t leave_thread;
-    atomic_int has_left;
+    atomic_bool has_left;
     en_status (*alive)(void *user);
     void *user;
 };
@@ -107,14 +107,13 @@ static en_status load(nccl_library *nccl)
     if (!why) return EN_OK;
     return eni_fail(
         EN_EUNSUPPORTED, "cuda",
-        "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
-        "the host exchange with --backend=host",
+        "cannot load NCCL, which ranks on several GPUs need: %s; install libnccl2, or use --backend=host",
         why);
 }
 
-/* Between two questions to a communicator that is still busy. What only has to start a thread that launches a
- * kernel is done in some ten microseconds; what connects takes seconds. */
-static void breathe(int64_t waited_ns)
+/* Pauses between two polls of a busy communicator. Starting a thread that launches a kernel takes some ten
+ * microseconds; connecting takes seconds. */
+static void pause_polling(int64_t waited_ns)
 {
     if (waited_ns < ENI_MILLI / 5)
         sched_yield();
@@ -122,8 +121,8 @@ static void breathe(int64_t waited_ns)
         eni_sleep_until(eni_now_ns() + ENI_MILLI / 5);
 }
 
-/* What NCCL says, as a status, logged once. `lock` is held, or nobody else knows the group. */
-static en_status say(en_group *group, ncclResult_t result, const char *doing)
+/* NCCL's result as a status, logged once. `lock` is held, or nobody else knows the group. */
+static en_status check(en_group *group, ncclResult_t result, const char *doing)
 {
     if (result == ncclSuccess || result == ncclInProgress) return EN_OK;
     const nccl_library *nccl = &group->nccl;
@@ -132,12 +131,12 @@ static en_status say(en_group *group, ncclResult_t result, const char *doing)
         eni_error("cuda", "%s, rank %d of %d on %s: NCCL error %d, %s%s%s%s", doing, group->rank,
                   group->nranks, group->ctx->name, (int)result, nccl->get_error_string(result),
                   more && *more ? ": " : "", more ? more : "",
-                  group->is_open ? "" : "; --backend=host goes without NCCL");
-    group->has_failed = 1;
+                  group->is_open ? "" : "; --backend=host works without NCCL");
+    group->has_failed = true;
     return result == ncclRemoteError ? EN_EPEER : EN_EIO;
 }
 
-/* The state of the communicator now: ncclInProgress while a call is under way. */
+/* The state of the communicator now: ncclInProgress while a call is in progress. */
 static ncclResult_t state_of(en_group *group)
 {
     ncclResult_t state = ncclInProgress;
@@ -145,18 +144,18 @@ static ncclResult_t state_of(en_group *group)
     return asked == ncclSuccess ? state : asked;
 }
 
-/* Until the call that was made is done: NCCL connects at first use, which takes all ranks. */
-static en_status settle(en_group *group, const char *doing)
+/* Waits until the last call is done: NCCL connects at first use, which takes all ranks. */
+static en_status await_call(en_group *group, const char *doing)
 {
     const int64_t begin = eni_now_ns();
     for (;;) {
         pthread_mutex_lock(&group->lock);
         const ncclResult_t state = group->comm ? state_of(group) : ncclRemoteError;
-        const en_status st = !group->comm ? EN_EPEER : say(group, state, doing);
+        const en_status st = !group->comm ? EN_EPEER : check(group, state, doing);
         pthread_mutex_unlock(&group->lock);
         if (st != EN_OK || state != ncclInProgress) return st;
         EN_TRY(group->alive ? group->alive(group->user) : EN_OK);
-        breathe(eni_now_ns() - begin);
+        pause_polling(eni_now_ns() - begin);
     }
 }
 
@@ -168,7 +167,7 @@ en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GR
     EN_TRY(load(&nccl));
     const ncclResult_t result = nccl.get_unique_id(&id);
     if (result != ncclSuccess)
-        return eni_fail(EN_EUNSUPPORTED, "cuda", "NCCL finds no way between hosts: error %d, %s: %s",
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "NCCL finds no network between hosts: error %d, %s: %s",
                         (int)result, nccl.get_error_string(result), nccl.get_last_error(NULL));
     memcpy(id_out, &id, sizeof id);
     return EN_OK;
@@ -182,8 +181,8 @@ static en_status connect_all(en_group *group, const uint8_t *id)
     config.blocking = 0;
     const char *doing = "connecting the GPUs";
     const en_status st =
-        say(group, group->nccl.comm_init(&group->comm, group->nranks, given, group->rank, &config), doing);
-    return st == EN_OK ? settle(group, doing) : st;
+        check(group, group->nccl.comm_init(&group->comm, group->nranks, given, group->rank, &config), doing);
+    return st == EN_OK ? await_call(group, doing) : st;
 }
 
 en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
@@ -197,19 +196,18 @@ en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], in
     en_status st = load(&group->nccl);
     if (st == EN_OK) st = connect_all(group, id);
     if (st != EN_OK) {
-        const int is_refused = group->has_failed && st == EN_EIO; /* NCCL said why */
+        const bool is_refused = group->has_failed && st == EN_EIO; /* NCCL has logged why */
         eni_cuda_group_abort(group);
         eni_cuda_group_close(group);
         return is_refused ? EN_EUNSUPPORTED : st;
     }
-    group->is_open = 1;
+    group->is_open = true;
     *group_out = group;
     return EN_OK;
 }
 
-/* ncclSum, or the sum of what was multiplied before: an operation for which NCCL keeps the factor's address,
- * so that the kernel reads it when it runs, in a graph at each launch. It may be freed once the call that was
- * given it is done. */
+/* ncclSum, or a sum of scaled values: NCCL keeps the factor's address, so that the kernel reads it when it
+ * runs, in a graph at each launch. The operation may be freed once the call that uses it is done. */
 static ncclResult_t make_op(en_group *group, const float *scale, ncclRedOp_t *op_out)
 {
     *op_out = ncclSum;
@@ -224,53 +222,53 @@ static void free_op(en_group *group, const float *scale, ncclRedOp_t op)
     pthread_mutex_unlock(&group->lock);
 }
 
-/* Puts a collective into EXCHANGE: the sum, or rank 0's data for all. */
-static en_status put_in(en_group *group, float *data, uint64_t count, const float *scale, int is_sum)
+/* Enqueues a collective in EXCHANGE: the sum, or rank 0's data for all. */
+static en_status put_in(en_group *group, float *data, uint64_t count, const float *scale, bool is_sum)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
-    const char *doing = is_sum ? "adding up" : "spreading";
+    const char *doing = is_sum ? "the sum" : "spreading";
     const nccl_library *nccl = &group->nccl;
     const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
     ncclRedOp_t op = ncclSum;
     pthread_mutex_lock(&group->lock);
-    en_status st = group->comm ? say(group, make_op(group, scale, &op), doing) : EN_EPEER;
-    const int is_made = st == EN_OK;
+    en_status st = group->comm ? check(group, make_op(group, scale, &op), doing) : EN_EPEER;
+    const bool is_made = st == EN_OK;
     if (st == EN_OK)
-        st = say(group,
-                 is_sum ? nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream)
-                        : nccl->broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
-                 doing);
+        st = check(group,
+                   is_sum ? nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream)
+                          : nccl->broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
+                   doing);
     pthread_mutex_unlock(&group->lock);
-    if (st == EN_OK) st = settle(group, doing);
+    if (st == EN_OK) st = await_call(group, doing);
     if (is_made) free_op(group, scale, op);
     return st;
 }
 
 en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale)
 {
-    return put_in(group, data, count, scale, 1);
+    return put_in(group, data, count, scale, true);
 }
 
 en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count)
 {
-    return put_in(group, data, count, NULL, 0);
+    return put_in(group, data, count, NULL, false);
 }
 
 en_status eni_cuda_group_poll(en_group *group)
 {
     pthread_mutex_lock(&group->lock);
-    const en_status st = group->comm ? say(group, state_of(group), "exchanging") : EN_EPEER;
+    const en_status st = group->comm ? check(group, state_of(group), "exchanging") : EN_EPEER;
     pthread_mutex_unlock(&group->lock);
     return st;
 }
 
-/* Until NCCL has let go of everything: of an abort, the kernels have ended long before. */
-static int wait_until_left(en_group *group, int64_t ns)
+/* Waits until NCCL has released everything; after an abort, the kernels have ended long before. */
+static bool wait_until_left(en_group *group, int64_t ns)
 {
     const int64_t begin = eni_now_ns();
     while (!atomic_load(&group->has_left) && eni_now_ns() - begin < ns)
-        breathe(eni_now_ns() - begin);
+        pause_polling(eni_now_ns() - begin);
     return atomic_load(&group->has_left);
 }
 
@@ -282,12 +280,12 @@ static void *leave_main(void *user)
         (void)group->nccl.comm_destroy(group->leaving);
     else
         (void)group->nccl.comm_abort(group->leaving);
-    atomic_store(&group->has_left, 1);
+    atomic_store(&group->has_left, true);
     return NULL;
 }
 
-/* Takes the communicator from everybody; the second time there is none. 1: NCCL is letting go of it. */
-static int leave(en_group *group, int is_friendly)
+/* Takes the communicator away from the group, once. True: NCCL is releasing it. */
+static bool leave(en_group *group, bool is_friendly)
 {
     pthread_mutex_lock(&group->lock);
     const ncclComm_t comm = group->comm;
@@ -297,31 +295,31 @@ static int leave(en_group *group, int is_friendly)
         group->is_friendly = is_friendly;
         if (pthread_create(&group->leave_thread, NULL, leave_main, group) != 0) {
             group->leaving = NULL;
-            (void)group->nccl.comm_abort(comm); /* better late than not */
+            (void)group->nccl.comm_abort(comm); /* blocks, but no thread could be started */
         }
     }
-    const int is_leaving = group->leaving != NULL;
+    const bool is_leaving = group->leaving != NULL;
     pthread_mutex_unlock(&group->lock);
     return is_leaving;
 }
 
 void eni_cuda_group_abort(en_group *group)
 {
-    if (leave(group, 0)) (void)wait_until_left(group, ENI_SECOND / 4);
+    if (leave(group, false)) (void)wait_until_left(group, ENI_SECOND / 4);
 }
 
-/* In friendship, if nothing is under way and nothing went wrong; but no longer than two seconds. */
-static int finalize(en_group *group)
+/* Finalizes it, if nothing is in progress and nothing failed, but for two seconds at most. */
+static bool finalize(en_group *group)
 {
-    if (!group->comm || group->has_failed || group->ctx->has_failed) return 0;
+    if (!group->comm || group->has_failed || group->ctx->has_failed) return false;
     if (cudaStreamQuery(group->ctx->stream[EN_STREAM_EXCHANGE]) != cudaSuccess) {
         (void)cudaGetLastError();
-        return 0;
+        return false;
     }
     const int64_t begin = eni_now_ns();
     ncclResult_t state = group->nccl.comm_finalize(group->comm);
     while (state == ncclInProgress && eni_now_ns() - begin < 2 * ENI_SECOND) {
-        breathe(eni_now_ns() - begin);
+        pause_polling(eni_now_ns() - begin);
         state = state_of(group);
     }
     return state == ncclSuccess;
@@ -332,8 +330,8 @@ void eni_cuda_group_close(en_group *group)
     if (!group) return;
     (void)cudaSetDevice(group->ctx->index);
     if (leave(group, finalize(group))) {
-        if (!wait_until_left(group, 2 * ENI_SECOND)) { /* it is still in there, with the group in its hands */
-            eni_warn("cuda", "NCCL does not let go of %s: its memory is given back when the process ends",
+        if (!wait_until_left(group, 2 * ENI_SECOND)) { /* its thread still uses the group */
+            eni_warn("cuda", "NCCL does not release %s: its memory is freed when the process ends",
                      group->ctx->name);
             (void)pthread_detach(group->leave_thread);
             return;
@@ -344,7 +342,7 @@ void eni_cuda_group_close(en_group *group)
     eni_free(group);
 }
 
-/* Asked for a line to people, now and then: loaded each time, written into one place once. */
+/* The version, for a log line. Loads the library each time; written once, into one place. */
 static char version_text[32];
 static pthread_once_t version_once = PTHREAD_ONCE_INIT;
 

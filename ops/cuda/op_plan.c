@@ -13,11 +13,10 @@
  *     nll        1                                    + 1
  *
  * 11 forward and 17 backward (14 and 17, and one cast of the input), counting each call of a library as one.
- * --deterministic adds one: fc2's sums of dy are then not the product's. A loss scale adds three: fc1 and fc2
- * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to
- * fc1.
+ * --deterministic adds one: the product then does not sum fc2's dy. A loss scale adds three: fc1 and fc2 then
+ * copy dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to fc1.
  *
- * What residual networks have beside these:
+ * Residual networks also have:
  *
  *     conv without bias   1 weights, 1 cuDNN          + 1 cuDNN, 1 dw out, 1 cuDNN
  *       1 x 1, f32        1 cuDNN                     + 1 cuDNN, 1 cuDNN
@@ -51,7 +50,7 @@ static const eni_cuda_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_AVGPOOL] = &eni_cuda_avgpool,
 };
 
-static int has_type(const en_op *op)
+static bool has_type(const en_op *op)
 {
     if (op->kind == EN_OP_NLL) return op->dtype == EN_F32;
     return op->dtype == EN_F32 || op->dtype == EN_BF16 || op->dtype == EN_F16;
@@ -63,18 +62,18 @@ static en_status check(const en_op *op)
     if (op->kind >= EN_OP_KINDS || !kernels[op->kind] || !has_type(op))
         return eni_fail(
             EN_EUNSUPPORTED, "cuda",
-            "no operation of kind %u on type %u; kinds 1 to %d are known on float32, bfloat16 and float16",
+            "no operation of kind %u on type %u; expected kinds 1 to %d on float32, bfloat16 or float16",
             op->kind, op->dtype, EN_OP_KINDS - 1);
     EN_TRY(eni_ref_check_sense(op, "cuda"));
     if (op->kind == EN_OP_CAST && !(op->flags & (EN_OP_NO_DX | EN_OP_FORWARD_ONLY)))
-        return eni_fail(EN_EUNSUPPORTED, "cuda", "a cast has no backward: it wants the flag EN_OP_NO_DX");
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "a cast has no backward: set the flag EN_OP_NO_DX");
     /* Kernels and cuDNN count in 32 bits. */
     const int64_t nx = en_extent_count(op->x), ny = en_extent_count(eni_ref_output(op)),
                   nw = en_op_weights(op);
     const int64_t largest = nx > ny ? nx : ny;
     if (largest > INT32_MAX || nw > INT32_MAX)
         return eni_fail(EN_EUNSUPPORTED, "cuda",
-                        "a tensor of %lld elements in op %u: at most %d; use a smaller batch",
+                        "a tensor of %lld elements in op %u is too large (at most %d); use a smaller batch",
                         (long long)(largest > nw ? largest : nw), op->kind, INT32_MAX);
     return EN_OK;
 }
@@ -111,7 +110,7 @@ static void name_pass(char name[48])
 void eni_cuda_plan_info(const en_plan *plan, en_plan_info *info_out)
 {
     const uint32_t flags = plan->op.flags;
-    const int trains = !(flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(flags & EN_OP_NO_DX);
+    const bool trains = !(flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(flags & EN_OP_NO_DX);
     en_plan_info info = plan->info;
     name_pass(info.forward);
     if (trains && plan->kernel->backward_weights) name_pass(info.backward_weights);

@@ -1,15 +1,15 @@
-/* pool.cu - the largest value of each window, with or without relu: a byte per output says which position of
- * the window it was (ops/ref/pool.c). And the mean of each window, padding counted as zeros. A thread has up to
- * four neighbouring channels of one pixel:
+/* pool.cu - the largest value of each window, with or without relu: a byte per output has its position in the
+ * window (ops/ref/pool.c). And the mean of each window, padding counted as zeros. A thread has up to four
+ * neighbouring channels of one pixel:
  *
  *     forward    one output pixel: reads its window
- *     backward   one input pixel: adds what the windows over it send there, in ref's order; no atomics, and
- *                pixels that no window covers become 0 on the way */
+ *     backward   one input pixel: adds the gradients of the windows over it, in ref's order; no atomics, and
+ *                pixels that no window covers become 0 */
 #include "ops/cuda/element.h"
 
 enum { NOWHERE = 255 }; /* with relu: no value was positive */
 
-/* K: the side of a square window that is known when this is compiled, or 0. */
+/* K: the side of a square window that is known at compile time, or 0. */
 template <typename T, int V, int K, int RELU>
 __global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uint32_t count)
 {
@@ -41,9 +41,9 @@ __global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uin
     eni_pack<T, V> to;
     eni_pack<uint8_t, V> positions;
     for (int k = 0; k < V; k++) {
-        const int is_cut = RELU && best[k] <= 0.0f;
-        from_float(is_cut ? 0.0f : best[k], &to.at[k]);
-        positions.at[k] = is_cut ? (uint8_t)NOWHERE : position[k];
+        const bool is_blocked = RELU && best[k] <= 0.0f;
+        from_float(is_blocked ? 0.0f : best[k], &to.at[k]);
+        positions.at[k] = is_blocked ? (uint8_t)NOWHERE : position[k];
     }
     ((eni_pack<T, V> *)y)[i] = to;
     if (saved) ((eni_pack<uint8_t, V> *)saved)[i] = positions;
@@ -72,7 +72,7 @@ __global__ void mean_forward(const T *x, T *y, float part, eni_window s, uint32_
     ((eni_pack<T, V> *)y)[i] = to;
 }
 
-/* saved NULL: all positions of a window get `part` of its dy; else the one that is saved gets all, `part` 1. */
+/* saved NULL: all positions of a window get `part` of its dy; else the saved one gets all, `part` 1. */
 template <typename T, int V>
 __global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, float part, eni_window s,
                               uint32_t count)
@@ -143,7 +143,7 @@ template <typename T, int V> static en_status run_backward(const en_plan *plan, 
                    s, (uint32_t)count);
 }
 
-/* Saves a byte per output: its place. */
+/* Saves a byte per output: its position. */
 static en_status prepare(en_plan *plan)
 {
     if (!(plan->op.flags & EN_OP_FORWARD_ONLY)) plan->info.saved_bytes = (uint64_t)en_extent_count(plan->y);

@@ -1,6 +1,5 @@
-/* product.c - the one file that speaks to cuBLASLt.
- *
- * Algorithms are the heuristic's first choice, and nothing is timed: all ranks and all runs choose alike. */
+/* product.c - the only file that calls cuBLASLt. It takes the heuristic's first choice of algorithm, and
+ * nothing is timed: all ranks and all runs choose alike. */
 #include "ops/cuda/product.h"
 
 #include <stdio.h>
@@ -17,7 +16,7 @@ static cudaDataType_t type_of(uint32_t dtype)
     return dtype == EN_BF16 ? CUDA_R_16BF : dtype == EN_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-static int has_bias(cublasLtEpilogue_t epilogue)
+static bool has_bias(cublasLtEpilogue_t epilogue)
 {
     return epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -28,13 +27,13 @@ static cublasStatus_t layout(cublasLtMatrixLayout_t *out, uint32_t dtype, int64_
     return cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)cols, rows);
 }
 
-static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, int is_tf32,
+static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, bool is_tf32,
                                eni_cuda_product *p)
 {
     const int32_t a = f->is_a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                   b = f->is_b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t bias = type_of(f->bias_dtype);
-    const void *const somewhere = (const void *)(uintptr_t)MIN_ALIGN; /* how the bias will lie; never read */
+    const void *const somewhere = (const void *)(uintptr_t)MIN_ALIGN; /* the bias's alignment; never read */
     cublasStatus_t st = cublasLtMatmulDescCreate(
         &p->product, is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (st) return st;
@@ -55,11 +54,11 @@ static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, i
     return st ? st : layout(&p->d, f->dtype, f->m, f->n);
 }
 
-/* Sums may be split, and are added in float32: in the workspace, by a pass of its own, or in D, if that is
- * float32. With EN_OPEN_DETERMINISTIC not in D, where the order may be that of arrival. */
+/* Sums may be split, and are added in float32: in the workspace, by a separate pass, or in D, if that is
+ * float32; but with EN_OPEN_DETERMINISTIC not in D, where they may be added in order of arrival. */
 static cublasStatus_t prefer(const en_plan *plan, uint32_t dtype, cublasLtMatmulPreference_t preference)
 {
-    const int is_in_place = dtype == EN_F32 && !(plan->ctx->flags & EN_OPEN_DETERMINISTIC);
+    const bool is_in_place = dtype == EN_F32 && !(plan->ctx->flags & EN_OPEN_DETERMINISTIC);
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                              (is_in_place ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0u);
     const size_t workspace = MAX_WORKSPACE;
@@ -112,7 +111,7 @@ static cublasStatus_t multiply(const en_plan *plan, const eni_cuda_product *p, c
                           &p->algo, workspace, p->workspace_bytes, eni_cuda_stream(plan));
 }
 
-/* Once, on zeros: what the heuristic offers may still be refused when it is run. *status_out: what it said. */
+/* Once, on zeros: the heuristic's choice may still be refused at run time. *status_out: cuBLASLt's answer. */
 static en_status try_once(const en_plan *plan, const eni_cuda_product *p, cublasStatus_t *status_out)
 {
     const eni_cuda_factors *f = &p->factors;
@@ -138,14 +137,14 @@ static en_status try_once(const en_plan *plan, const eni_cuda_product *p, cublas
 
 static en_status take_plain(const eni_cuda_factors *f, eni_cuda_product *product)
 {
-    eni_info("cuda", "cuBLASLt has no product of (%lld, %lld) and (%lld, %lld) here: ours is slow",
+    eni_info("cuda", "cuBLASLt has no product of (%lld, %lld) and (%lld, %lld): using ours, which is slow",
              (long long)f->m, (long long)f->k, (long long)f->k, (long long)f->n);
-    *product = (eni_cuda_product){.factors = *f, .is_plain = 1, .name = "kernel"};
+    *product = (eni_cuda_product){.factors = *f, .is_plain = true, .name = "kernel"};
     return EN_OK;
 }
 
-/* EN_EUNSUPPORTED, nothing logged, nothing to free: cuBLASLt does not have this. */
-static en_status take_library(const en_plan *plan, const eni_cuda_factors *factors, int is_tf32,
+/* EN_EUNSUPPORTED, nothing logged, nothing to free: cuBLASLt does not support this. */
+static en_status take_library(const en_plan *plan, const eni_cuda_factors *factors, bool is_tf32,
                               eni_cuda_product *product)
 {
     *product = (eni_cuda_product){.factors = *factors};
@@ -164,12 +163,12 @@ static en_status take_library(const en_plan *plan, const eni_cuda_factors *facto
     return st != EN_OK ? st : EN_EUNSUPPORTED;
 }
 
-/* TF32 is a permission: where a GPU has none, 32 bits are. */
+/* TF32 is optional: GPUs without it use 32 bits. */
 static en_status take(const en_plan *plan, const eni_cuda_factors *factors, eni_cuda_product *product)
 {
-    const int is_tf32 = plan->op.dtype == EN_F32 && plan->ctx->flags & EN_OPEN_TF32;
+    const bool is_tf32 = plan->op.dtype == EN_F32 && plan->ctx->flags & EN_OPEN_TF32;
     en_status st = take_library(plan, factors, is_tf32, product);
-    if (st == EN_EUNSUPPORTED && is_tf32) st = take_library(plan, factors, 0, product);
+    if (st == EN_EUNSUPPORTED && is_tf32) st = take_library(plan, factors, false, product);
     if (st != EN_EUNSUPPORTED || factors->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return st;
     return take_plain(factors, product);
 }
@@ -179,7 +178,7 @@ static en_status take(const en_plan *plan, const eni_cuda_factors *factors, eni_
  *     y^T  (O, rows)    = w^T' (O, cols)    x^T (cols, rows)
  *     dw^T (cols, O)    = x^T  (cols, rows) dy^T' (rows, O)
  *     dx^T (cols, rows) = w^T  (cols, O)    dy^T (O, rows) */
-en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int64_t cols, int wants_db,
+en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int64_t cols, bool wants_db,
                                 eni_cuda_product *product)
 {
     const int64_t out = plan->op.channels;
@@ -187,11 +186,11 @@ en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int
     f.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (pass == ENI_CUDA_FORWARD) {
         f.m = out, f.k = cols;
-        f.is_a_transposed = 1;
+        f.is_a_transposed = true;
         if (plan->op.flags & EN_OP_BIAS) f.epilogue = CUBLASLT_EPILOGUE_BIAS;
     } else if (pass == ENI_CUDA_WEIGHTS) {
         f.n = out, f.k = rows;
-        f.is_b_transposed = 1;
+        f.is_b_transposed = true;
         f.dtype = EN_F32;
         if (wants_db) f.epilogue = CUBLASLT_EPILOGUE_BGRADB;
     }

@@ -1,5 +1,4 @@
-/* product.cu - a plain matrix product, for what cuBLASLt does not have: tiles of 16 x 16 through shared
- * memory. */
+/* product.cu - a plain matrix product, for cases without cuBLASLt: tiles of 16 x 16 through shared memory. */
 #include "ops/cuda/element.h"
 #include "ops/cuda/product.h"
 
@@ -10,7 +9,7 @@ typedef struct product_shape {
     size_t a_row, a_col, b_row, b_col; /* from one row, or column, of op(A) and op(B) to the next */
 } product_shape;
 
-/* D (m, n) column by column, one block a tile. */
+/* D (m, n) column by column, one block per tile. */
 template <typename T, typename D> __global__ void multiply(const T *a, const T *b, D *d, product_shape s)
 {
     __shared__ float a_tile[SIDE][SIDE + 1], b_tile[SIDE][SIDE + 1];

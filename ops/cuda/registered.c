@@ -1,8 +1,7 @@
 /* registered.c - host memory that the GPU reaches.
  *
- * CUDA registers whole pages, and a page once; callers register what they have, and two of them may
- * share a page. So what is registered are runs of pages, and a run stays for as long as any range that was
- * registered touches it:
+ * CUDA registers whole pages, and a page once; callers register ranges, and two of them may share a page. So
+ * runs of pages are registered, and a run stays as long as any registered range touches it:
  *
  *     pages     |     |     |     |     |     |
  *     registered  [ A       ] [  B    ]              B shares a page with A
@@ -39,15 +38,16 @@ uint64_t eni_cuda_registered_part(const en_ctx *ctx, const void *memory, uint64_
 static void drop_run(eni_cuda_registered *held, int i)
 {
     if (cudaHostUnregister((void *)held->runs[i].lo) != cudaSuccess)
-        (void)cudaGetLastError(); /* the device has failed, which somebody has said; the pages end with us */
+        /* the device has failed, which has been logged; the pages end with the process */
+        (void)cudaGetLastError();
     held->runs[i] = held->runs[--held->nruns];
 }
 
-static int is_used(const eni_cuda_registered *held, const range *r)
+static bool is_used(const eni_cuda_registered *held, const range *r)
 {
     for (int i = 0; i < held->nranges; i++)
-        if (held->ranges[i].lo < r->hi && r->lo < held->ranges[i].hi) return 1;
-    return 0;
+        if (held->ranges[i].lo < r->hi && r->lo < held->ranges[i].hi) return true;
+    return false;
 }
 
 static void drop_unused(eni_cuda_registered *held)
@@ -71,7 +71,7 @@ static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
     return EN_OK;
 }
 
-/* Registers the pages of [lo, hi) that are in no run yet. */
+/* Registers the pages of [lo, hi) that are not in a run yet. */
 static en_status register_gaps(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
 {
     while (lo < hi) {

@@ -1,7 +1,7 @@
-/* relu.cu - what works element by element: relu, the bias and relu behind a convolution, casts. */
+/* relu.cu - elementwise operations: relu, the bias and relu after a convolution, casts. */
 #include "ops/cuda/element.h"
 
-/* y = x as another type, with a bias where there is one, and a relu; y may be x. A thread has a pack. */
+/* y = x as another type, with a bias if given, and a relu; y may be x. A thread has a pack. */
 template <typename X, typename Y, int V>
 __global__ void copy_as(const X *x, Y *y, const float *b, uint32_t packs, uint32_t channels, int relu)
 {
@@ -66,7 +66,7 @@ ENI_PACKED_CALL(cast, run_cast, en_extent_count(plan->y))
 const eni_cuda_kernel eni_cuda_relu = {NULL, NULL, relu, NULL, relu_back};
 const eni_cuda_kernel eni_cuda_cast = {NULL, NULL, cast, NULL, NULL}; /* op_plan.c: never has a backward */
 
-en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias)
+en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, bool has_bias)
 {
     const float *b = plan->op.flags & EN_OP_BIAS && !has_bias ? (const float *)args->b : NULL;
     if (!b && !(plan->op.flags & EN_OP_FUSE_RELU)) return EN_OK;

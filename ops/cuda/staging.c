@@ -1,10 +1,10 @@
-/* staging.c - copies from and to host memory that is not page-locked, which CUDA would make wait, or read
- * later than the caller thinks. They go through a page-locked area that is filled from front to back:
+/* staging.c - copies from and to host memory that is not page-locked: CUDA would block, or read it later than
+ * the caller expects. They go through a page-locked area that is filled from front to back:
  *
- *     [ in: copied here at the call | out: lands here, is handed on at drain | ..          free ]
+ *     [ in: copied here at the call | out: lands here, is copied on at drain | ..          free ]
  *
- * When it is full, or at a sync, COMPUTE is waited for, what came out is handed on, and it is empty again.
- * For what is not in the step: a checkpoint, an evaluation, a first set of weights. */
+ * When it is full, or at a sync, the host waits for COMPUTE, copies the outgoing data on, and empties it. For
+ * copies outside the step: a checkpoint, an evaluation, the first weights. */
 #include <string.h>
 
 #include "core/log.h"
@@ -21,7 +21,7 @@ struct eni_cuda_staging {
     struct out {
         void *dst;
         uint64_t at, bytes;
-    } out[STAGING_OUTS]; /* under way */
+    } out[STAGING_OUTS]; /* in flight */
 };
 
 static en_status open_staging(en_ctx *ctx)
@@ -36,7 +36,7 @@ static en_status open_staging(en_ctx *ctx)
     const cudaError_t error = cudaHostAlloc((void **)&staging->memory, STAGING_BYTES, cudaHostAllocDefault);
     if (error != cudaSuccess) {
         eni_free(staging);
-        return eni_cuda_check(ctx, error, "taking page-locked memory");
+        return eni_cuda_check(ctx, error, "allocating page-locked memory");
     }
     ctx->staging = staging;
     return EN_OK;
@@ -54,7 +54,7 @@ en_status eni_cuda_staging_drain(en_ctx *ctx)
     return st;
 }
 
-/* Takes up to `bytes` of the area: how many, 1 at least. */
+/* Takes up to `bytes` of the area; returns how many, at least 1. */
 static en_status take(en_ctx *ctx, uint64_t bytes, char **at_out, uint64_t *part_out)
 {
     if (ctx->staging->used == STAGING_BYTES || ctx->staging->nouts == STAGING_OUTS)

@@ -1,25 +1,24 @@
-/* streams.c - what is put into streams, and the order between them.
+/* streams.c - work in streams, and the order between them.
  *
- * An event outside of a capture is CUDA's. In a capture CUDA has two meanings for "record", and an event
- * needs both, and a third thing besides:
+ * An event outside a capture is CUDA's. In a capture CUDA has two meanings for "record"; an event needs both,
+ * and a third part:
  *
- *     point   a node of the graph (an external record): when it says that it is done, the host sees what was
- *             copied before. But what it says between a launch and its node's turn is not written down: it
- *             may still speak of the launch before
- *     tick    so a kernel of one thread counts in a word that the host can read; launch() says how far it
- *             must come, and only then the point is asked
- *     join    says to the capture where another stream goes on from here; it exists only in there. It comes
- *             last: what came after it would be left behind when the stream is ordered before COMPUTE again,
+ *     point   a node of the graph (an external record): when it is done, the host sees everything that was
+ *             copied before. But its answer between a launch and its node's turn is undocumented: it
+ *             may still be that of the previous launch
+ *     tick    so a kernel of one thread counts in a word that the host can read; launch() sets the expected
+ *             count, and the point is only polled once that is reached
+ *     join    marks for the capture where another stream continues; it only exists in there. It comes
+ *             last: later work would be left out when the stream is joined into COMPUTE again,
  *             and the capture would count as not joined
  *
- * Point and tick are for the host alone, and each is some microseconds of a step: so an event has them that
- * somebody has polled before, as the steps that come before a capture do. Any other stands for the end of
- * the launch.
+ * Point and tick are for the host alone, and each costs some microseconds of a step: so only events that have
+ * been polled before, in the steps before a capture, have them. Any other stands for the end of the launch.
  *
  *     COMPUTE   .. backward b1 ..  [point][tick](join)  ..
  *     EXCHANGE                                  `---> copy b1 ..
  *
- * From outside of the graph, wait_event() on such an event is ordered behind the whole launch. */
+ * From outside the graph, wait_event() on such an event waits for the whole launch. */
 #include "ops/cuda/cuda.h"
 
 #include <stdatomic.h>
@@ -37,25 +36,25 @@ enum { TIMEOUT_S = 300 };
 struct en_event {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaEvent_t point, join;
-    uint64_t capture;   /* in which it was last set; 0: in none */
-    int is_watched;     /* was polled */
-    int is_counted;     /* its latest point is in a graph that was launched */
-    int is_ticked;      /* then: and has a tick there */
-    cudaEvent_t behind; /* then: behind that launch. The graph's */
-    int word;           /* its place in `words` */
+    uint64_t capture;   /* in which it was last set; 0 outside captures */
+    bool is_watched;    /* was polled */
+    bool is_counted;    /* its latest point is in a launched graph */
+    bool is_ticked;     /* and has a tick there */
+    cudaEvent_t behind; /* after that launch; owned by the graph */
+    int word;           /* its index in `words` */
 };
 
 struct eni_cuda_events {
     uint32_t *words; /* (WORDS), page-locked; ticks write them */
-    uint8_t is_taken[WORDS];
-    uint32_t expected[WORDS]; /* what each word will be once all launches are done */
-    cudaEvent_t launched;     /* behind all launches of graphs that were freed */
-    eni_cuda_set *set;        /* (room) set in the capture that is under way */
+    bool is_taken[WORDS];
+    uint32_t expected[WORDS]; /* each word's value once all launches are done */
+    cudaEvent_t launched;     /* after all launches of freed graphs */
+    eni_cuda_set *set;        /* (room) set in the capture in progress */
     int nset, room;
 };
 
-/* CUDA loads a kernel when it is first launched. That of events is launched in captures alone, where nobody
- * promises that it may be loaded; and a library that was built for other GPUs shows here. */
+/* CUDA loads a kernel when it is first launched. The tick's launches are all in captures, where loading may
+ * fail; and a library that was built for other GPUs is found here. */
 static en_status load_tick(en_ctx *ctx)
 {
     const cudaStream_t stream = ctx->stream[EN_STREAM_COMPUTE];
@@ -70,10 +69,10 @@ en_status eni_cuda_events_open(en_ctx *ctx)
     if (!events) return EN_ENOMEM;
     EN_TRY(eni_cuda_check(
         ctx, cudaHostAlloc((void **)&events->words, WORDS * sizeof *events->words, cudaHostAllocMapped),
-        "taking page-locked memory"));
+        "allocating page-locked memory"));
     memset(events->words, 0, WORDS * sizeof *events->words);
-    EN_TRY(
-        eni_cuda_check(ctx, cudaEventCreateWithFlags(&events->launched, cudaEventDisableTiming), "an event"));
+    EN_TRY(eni_cuda_check(ctx, cudaEventCreateWithFlags(&events->launched, cudaEventDisableTiming),
+                          "creating an event"));
     return load_tick(ctx);
 }
 
@@ -88,23 +87,23 @@ void eni_cuda_events_close(en_ctx *ctx)
     ctx->events = NULL;
 }
 
-static int is_in_capture(const en_ctx *ctx, int stream)
+static bool is_in_capture(const en_ctx *ctx, int stream)
 {
     return ctx->is_capturing && (ctx->captured >> stream & 1u);
 }
 
-/* A word whose event was freed is not given out before its last tick has come. */
+/* The word of a freed event is not reused before its last tick has arrived. */
 static en_status take_word(en_event *event)
 {
     eni_cuda_events *events = event->ctx->events;
     const volatile uint32_t *words = events->words;
     for (int i = 0; i < WORDS; i++) {
         if (events->is_taken[i] || words[i] != events->expected[i]) continue;
-        events->is_taken[i] = 1;
+        events->is_taken[i] = true;
         event->word = i;
         return EN_OK;
     }
-    return eni_fail(EN_ENOMEM, "cuda", "more than %d events at a time", WORDS);
+    return eni_fail(EN_ENOMEM, "cuda", "more than %d events exist at a time", WORDS);
 }
 
 static en_status new_event(en_ctx *ctx, unsigned flags, en_event **event_out)
@@ -115,9 +114,11 @@ static en_status new_event(en_ctx *ctx, unsigned flags, en_event **event_out)
     event->ctx = ctx;
     event->word = -1;
     en_status st = take_word(event);
-    if (st == EN_OK) st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&event->point, flags), "an event");
     if (st == EN_OK)
-        st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&event->join, cudaEventDisableTiming), "an event");
+        st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&event->point, flags), "creating an event");
+    if (st == EN_OK)
+        st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&event->join, cudaEventDisableTiming),
+                            "creating an event");
     if (st != EN_OK) {
         eni_cuda_event_free(event);
         return st;
@@ -141,7 +142,7 @@ void eni_cuda_event_free(en_event *event)
     if (!event) return;
     if (event->point) (void)cudaEventDestroy(event->point);
     if (event->join) (void)cudaEventDestroy(event->join);
-    if (event->word >= 0) event->ctx->events->is_taken[event->word] = 0;
+    if (event->word >= 0) event->ctx->events->is_taken[event->word] = false;
     eni_free(event);
 }
 
@@ -167,7 +168,7 @@ en_status eni_cuda_event_record(en_event *event, int stream)
     EN_TRY(eni_cuda_select(ctx));
     if (is_in_capture(ctx, stream)) return event_in_capture(event, ctx->stream[stream]);
     event->capture = 0;
-    event->is_counted = 0;
+    event->is_counted = false;
     return eni_cuda_check(ctx, cudaEventRecord(event->point, ctx->stream[stream]),
                           "recording an event in a stream");
 }
@@ -193,7 +194,7 @@ void eni_cuda_events_launched(const eni_cuda_set *set, int n, cudaEvent_t behind
         en_event *event = set[i].event;
         if (set[i].is_ticked) event->ctx->events->expected[event->word]++;
         event->is_ticked = set[i].is_ticked;
-        event->is_counted = 1;
+        event->is_counted = true;
         event->behind = behind;
     }
 }
@@ -208,7 +209,7 @@ void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEve
 en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event)
 {
     if (event->ctx != ctx)
-        return eni_fail(EN_EINVAL, "cuda", "a stream was to wait for an event of another context");
+        return eni_fail(EN_EINVAL, "cuda", "a stream cannot wait for an event of another context");
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing && event->capture == ctx->capture) {
         ctx->captured |= 1u << stream;
@@ -224,7 +225,8 @@ en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event)
                           "ordering a stream");
 }
 
-/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it. */
+/* "Not ready" is not an error, but CUDA keeps it as one, and would report it for the next launch of a
+ * kernel. */
 static cudaError_t forget_not_ready(cudaError_t error)
 {
     if (error == cudaErrorNotReady) (void)cudaGetLastError();
@@ -254,7 +256,7 @@ en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing)
         const int64_t waited = eni_now_ns() - begin;
         const struct timespec rest = {.tv_nsec = 50 * ENI_MICRO};
         if (waited > TIMEOUT_S * ENI_SECOND) {
-            ctx->is_hung = 1;
+            ctx->is_hung = true;
             return eni_cuda_fail(ctx, "CUDA", (int)error, "it has not answered for five minutes", doing);
         }
         if (waited > ENI_MILLI) nanosleep(&rest, NULL);
@@ -262,13 +264,13 @@ en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing)
     return eni_cuda_check(ctx, error, doing);
 }
 
-/* Has the tick of the latest launch been counted? The question to the stream finds a device that has failed,
- * whose ticks never come. */
+/* Whether the tick of the latest launch has been counted. Polling the stream finds a failed device, whose
+ * ticks never arrive. */
 static en_status poll_count(en_event *event)
 {
     en_ctx *ctx = event->ctx;
     const volatile uint32_t *word = &ctx->events->words[event->word];
-    const int is_reached = *word == ctx->events->expected[event->word];
+    const bool is_reached = *word == ctx->events->expected[event->word];
     atomic_thread_fence(memory_order_acquire);
     if (is_reached) return EN_OK;
     const cudaError_t error = ask(ctx->stream[EN_STREAM_COMPUTE]);
@@ -281,9 +283,10 @@ en_status eni_cuda_poll(en_event *event)
     en_ctx *ctx = event->ctx;
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing)
-        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorCapturedEvent, "an event was polled", "capturing");
-    event->is_watched = 1;
-    const int is_behind = event->is_counted && !event->is_ticked;
+        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorCapturedEvent, "an event was polled during a capture",
+                             "capturing");
+    event->is_watched = true;
+    const bool is_behind = event->is_counted && !event->is_ticked;
     if (event->is_counted && event->is_ticked) EN_TRY(poll_count(event));
     const cudaError_t error = forget_not_ready(cudaEventQuery(is_behind ? event->behind : event->point));
     if (error == cudaErrorNotReady) return EN_ETIMEOUT;
@@ -311,7 +314,7 @@ en_status eni_cuda_stream_copy(en_ctx *ctx, int stream, void *dst, const void *s
             part = eni_cuda_registered_part(ctx, direction == EN_COPY_IN ? from : to, part);
         if (part == 0)
             return eni_fail(EN_EINVAL, "cuda",
-                            "%llu bytes of host memory were to be copied, which is not page-locked",
+                            "cannot copy %llu bytes of host memory that is not page-locked",
                             (unsigned long long)(bytes - done));
         EN_TRY(copy_part(ctx, stream, to, from, part, direction));
         done += part;

@@ -1,4 +1,4 @@
-/* add.c - the sum of two tensors, with or without relu. Its gradient is that of both. */
+/* add.c - the sum of two tensors, with or without relu. Both have the same gradient. */
 #include <string.h>
 
 #include "ops/multiversion.h"
@@ -10,7 +10,7 @@ ENI_MULTIVERSION static void add(float *y, const float *x, const float *x2, int6
         y[i] = x[i] + x2[i];
 }
 
-/* As eni_ref_clamp: a value that is not a number passes. */
+/* As eni_ref_clamp: NaN passes. */
 ENI_MULTIVERSION static void add_relu(float *y, const float *x, const float *x2, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -1,6 +1,5 @@
-/* avgpool.c - the mean of each window, of which padding counts as zeros; a window of 0 is the whole image.
- *
- * Both ways are sums over a box of an image: of the inputs that an output reads, and of the outputs that read an
+/* avgpool.c - the mean of each window, padding counted as zeros; a window of 0 is the whole image. Both
+ * passes are sums over a box of an image: of the inputs that an output reads, and of the outputs that read an
  * input. */
 #include <string.h>
 
@@ -12,7 +11,7 @@ typedef struct range {
     int64_t from, to;
 } range;
 
-/* One way over the windows along a side. */
+/* The windows along one side, in one direction. */
 typedef struct pool_side {
     int64_t span, stride, pad, in, out;
 } pool_side;
@@ -61,7 +60,7 @@ ENI_MULTIVERSION static void sum_box(float *restrict to, const float *restrict i
         to[k] = (float)(sum[k] / places);
 }
 
-/* Every pixel of `to` from the pixels of `from` that `box_of` names. */
+/* Computes every pixel of `to` from the pixels of `from` in its box. */
 static void sum_boxes(const en_op *op, float *to, en_extent to_extent, const float *from,
                       en_extent from_extent, range (*box_of)(pool_side, int64_t))
 {

@@ -1,14 +1,13 @@
-/* batchnorm.c - batch normalisation as it is defined (include/entrain/op.h), sums and arithmetic in double.
- *
- * The mean first, then the variance around it: two passes over x, so that nothing is lost where the mean is
+/* batchnorm.c - batch normalisation as defined (include/entrain/op.h), sums and arithmetic in double. The
+ * mean first, then the variance around it: two passes over x, so that nothing is lost if the mean is
  * large. */
 #include <math.h>
 #include <string.h>
 
 #include "ops/ref/ref.h"
 
-/* (C) each: of forward, and what backward_weights leaves for backward_data. In `saved`; without a backward the
- * first two are in the workspace. */
+/* (C) each: of forward, and of backward_weights for backward_data. In `saved`; without a backward the first
+ * two are in the workspace. */
 typedef struct norm_values {
     double *mean, *inverse; /* of the deviation: 1 / sqrt(var + eps) */
     double *db, *dw;

@@ -1,9 +1,9 @@
-/* conv.c - convolution as it is defined, in double.
+/* conv.c - convolution as defined, in double.
  *
  *     y[n,p,q,o] = b[o] + sum over r,s,i of x[n, p*stride_h + r - pad_h, q*stride_w + s - pad_w, i] * w[o,i,r,s]
  *
- * The one liberty: the innermost loop runs over channels that lie side by side, so weights (and their
- * gradient) are kept in another order in the workspace. That order changes no sum. */
+ * One liberty: the innermost loop runs over neighbouring channels, so weights (and their gradient) are kept
+ * in another order in the workspace, which changes no sum. */
 #include <string.h>
 
 #include "ops/multiversion.h"
@@ -16,21 +16,21 @@ static inline void add_scaled(double *restrict acc, double a, const float *restr
         acc[i] += a * (double)x[i];
 }
 
-/* Where an output row (or column) reads with kernel row r: -1 outside the input. */
+/* The input row (or column) that an output row reads with kernel row r: -1 outside the input. */
 static inline int64_t input_at(int64_t out, int64_t r, int64_t stride, int64_t pad, int64_t limit)
 {
     const int64_t in = out * stride + r - pad;
     return in >= 0 && in < limit ? in : -1;
 }
 
-/* Which output row reads input row `in` with kernel row r: -1 for none. */
+/* The output row that reads input row `in` with kernel row r, or -1. */
 static inline int64_t output_at(int64_t in, int64_t r, int64_t stride, int64_t pad, int64_t limit)
 {
     const int64_t scaled = in + pad - r;
     return scaled >= 0 && scaled % stride == 0 && scaled / stride < limit ? scaled / stride : -1;
 }
 
-/* The workspace: sums first, then the weights in the order that this pass wants. */
+/* The workspace: sums first, then the weights in the order that this pass needs. */
 typedef struct conv_work {
     double *sum;
     float *weights;

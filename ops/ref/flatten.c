@@ -2,8 +2,8 @@
 #include "ops/multiversion.h"
 #include "ops/ref/ref.h"
 
-/* Per image, a (rows, cols) matrix to its transpose. Writes run along memory, reads jump: a small image stays
- * in the cache. */
+/* Transposes a (rows, cols) matrix per image. Writes are contiguous, reads jump: a small image stays in the
+ * cache. */
 ENI_MULTIVERSION static void transpose_images(float *restrict to, const float *restrict from, int64_t n,
                                               int64_t rows, int64_t cols)
 {

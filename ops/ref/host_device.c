@@ -1,5 +1,5 @@
-/* host_device.c - what all host devices have: which operations, and the memory calls: what other devices do
- * with streams, libc does at once. */
+/* host_device.c - shared by all host devices: the operations, and the memory calls. libc does at once what
+ * other devices do with streams. */
 #include <string.h>
 
 #include "core/log.h"
@@ -43,11 +43,11 @@ en_status eni_ref_check(const en_op *op, const char *device)
     EN_TRY(eni_ref_check_size(op, device));
     if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16)
         return eni_fail(EN_EUNSUPPORTED, device,
-                        "the device %s computes in float32 only; bf16 and fp16 take a GPU: --device=cuda",
+                        "the device %s computes in float32 only; bf16 and fp16 need a GPU: --device=cuda",
                         device);
     if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32)
         return eni_fail(EN_EUNSUPPORTED, device,
-                        "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
+                        "no operation of kind %u on type %u; expected float32 and kinds 1 to %d", op->kind,
                         op->dtype, EN_OP_KINDS - 1);
     return eni_ref_check_sense(op, device);
 }

@@ -9,12 +9,12 @@ static en_status check_targets(const int32_t *target, int64_t n, int64_t c)
     for (int64_t i = 0; i < n; i++)
         if (target[i] < 0 || target[i] >= c)
             return eni_fail(EN_EINVAL, "loss",
-                            "sample %lld of the batch has label %d, the model has %lld classes", (long long)i,
-                            target[i], (long long)c);
+                            "sample %lld of the batch has label %d, but the model has %lld classes",
+                            (long long)i, target[i], (long long)c);
     return EN_OK;
 }
 
-/* 1 if the target has the largest x of the row; of equals the first counts. */
+/* 1 if the target has the largest x of the row; the first of equal values counts. */
 static int is_correct(const float *x, int64_t c, int32_t target)
 {
     int64_t best = 0;

@@ -1,5 +1,5 @@
-/* operation.c - which operations make sense, and what each device library tells its program. Without the loops
- * themselves: the cuda device carries this file alone. */
+/* operation.c - checks operations, and the log of a device library. Without the loops: the cuda device
+ * compiles this file alone. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -11,31 +11,29 @@ static en_status check_shape(const en_op *op, const char *device)
 {
     en_extent y;
     if (en_op_output(op, &y) == EN_OK) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, device,
-        "op %u makes no sense: input (%lld, %lld, %lld, %lld), %lld channels, window %lld x %lld, "
-        "stride %lld x %lld, padding %lld x %lld",
-        op->kind, (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
-        (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, (long long)op->stride_h,
-        (long long)op->stride_w, (long long)op->pad_h, (long long)op->pad_w);
+    return eni_fail(EN_EINVAL, device,
+                    "invalid op %u: input (%lld, %lld, %lld, %lld), %lld channels, window %lld x %lld, "
+                    "stride %lld x %lld, padding %lld x %lld",
+                    op->kind, (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
+                    (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w,
+                    (long long)op->stride_h, (long long)op->stride_w, (long long)op->pad_h,
+                    (long long)op->pad_w);
 }
 
 static en_status check_batchnorm(const en_op *op, const char *device)
 {
     if (!(op->flags & EN_OP_BIAS))
         return eni_fail(EN_EINVAL, device,
-                        "a batch normalisation always has weights and biases: it wants the flag %d",
-                        EN_OP_BIAS);
+                        "a batch normalisation always has weights and biases: set the flag %d", EN_OP_BIAS);
     if (!(op->eps >= 0 && op->momentum >= 0 && op->momentum <= 1))
         return eni_fail(EN_EINVAL, device,
-                        "a batch normalisation with eps %g and momentum %g: 1e-5 and 0.1 are usual",
+                        "invalid batch normalisation with eps %g and momentum %g: 1e-5 and 0.1 are usual",
                         (double)op->eps, (double)op->momentum);
     if (op->x.n * op->x.h * op->x.w == 1 && !(op->flags & EN_OP_FORWARD_ONLY))
-        return eni_fail(
-            EN_EINVAL, device,
-            "a batch normalisation of one value a channel (1 sample of 1 x 1, %lld channels): that has no "
-            "variance; train on larger batches, or drop the last one (--drop-last)",
-            (long long)op->x.c);
+        return eni_fail(EN_EINVAL, device,
+                        "a batch normalisation of one value per channel (1 sample of 1 x 1, %lld channels) "
+                        "has no variance; train on larger batches, or drop the last one (--drop-last)",
+                        (long long)op->x.c);
     return EN_OK;
 }
 
@@ -43,22 +41,24 @@ en_status eni_ref_check_sense(const en_op *op, const char *device)
 {
     EN_TRY(check_shape(op, device));
     if (op->flags & ~(en_op_flags(op->kind) | EN_OP_NO_DX | EN_OP_FORWARD_ONLY))
-        return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not have all of the flags %u", op->kind,
-                        op->flags);
+        return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not support all of the flags %u",
+                        op->kind, op->flags);
     if (op->kind == EN_OP_BATCHNORM) EN_TRY(check_batchnorm(op, device));
     const bool has_positions = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
     if (has_positions && op->kernel_h * op->kernel_w > 255)
-        return eni_fail(EN_EUNSUPPORTED, device,
-                        "a pooling window of %lld x %lld: at most 255 positions fit the byte that is saved",
-                        (long long)op->kernel_h, (long long)op->kernel_w);
+        return eni_fail(
+            EN_EUNSUPPORTED, device,
+            "a pooling window of %lld x %lld is too large: at most 255 positions fit the saved byte",
+            (long long)op->kernel_h, (long long)op->kernel_w);
     return EN_OK;
 }
 
 en_status eni_ref_check_size(const en_op *op, const char *device)
 {
     if (op->size >= sizeof *op) return EN_OK;
-    return eni_fail(EN_EVERSION, device, "op of %u bytes, this library knows %zu: rebuild the older part",
-                    op->size, sizeof *op);
+    return eni_fail(EN_EVERSION, device,
+                    "op of %u bytes, but this library expects %zu: rebuild the older part", op->size,
+                    sizeof *op);
 }
 
 en_extent eni_ref_output(const en_op *op)
@@ -78,7 +78,7 @@ void eni_ref_log_to(const en_device_host *host)
 {
     if (host == NULL) return;
     eni_log_set_sink(log_to_host, (void *)host);
-    eni_log_set_level(ENI_LOG_TRACE); /* the program's own level decides */
+    eni_log_set_level(ENI_LOG_TRACE); /* the program filters by its own level */
 }
 
 void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out)

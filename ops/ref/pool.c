@@ -6,8 +6,8 @@
 
 enum { NOWHERE = 255 }; /* with relu: no value was positive, no input gets the gradient */
 
-/* One window: the largest value and its position (row by row). As in PyTorch the first of equals wins, and a
- * value that is not a number wins over those before it. */
+/* One window: the largest value and its position (row by row). As in PyTorch the first of equal values wins,
+ * and NaN wins over the values before it. */
 static float window_max(const en_op *op, const float *image, int64_t p, int64_t q, int64_t c,
                         uint8_t *position_out)
 {

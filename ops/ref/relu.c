@@ -1,4 +1,4 @@
-/* relu.c - max(x, 0). Written as "x <= 0 ? 0 : x": a value that is not a number passes, as in PyTorch. */
+/* relu.c - max(x, 0). Written as "x <= 0 ? 0 : x": NaN passes, as in PyTorch. */
 #include "ops/multiversion.h"
 #include "ops/ref/ref.h"
 

@@ -18,7 +18,7 @@ static uint64_t samples_of(void *quadratic, uint64_t micro_batch)
     return micro_batch == q->last_batch ? q->last_samples : q->samples;
 }
 
-static void gradient_of(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
+static en_status gradient_of(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     (void)rank;
     const eni_quadratic *q = quadratic;
@@ -27,6 +27,7 @@ static void gradient_of(void *quadratic, int rank, uint64_t micro_batch, const f
         const double noise = q->noise != 0 ? q->noise * (2 * eni_rng_unit(&key, i) - 1) : 0;
         grad[i] = (float)(curvature(i) * ((double)param[i] - 1 - noise));
     }
+    return EN_OK;
 }
 
 double eni_quadratic_loss(const eni_quadratic *quadratic, const float *param)

@@ -34,8 +34,12 @@ static bool is_alone(const eni_sim_config *c)
 static en_status check(const eni_sim_config *c)
 {
     const char *why = NULL;
-    if (c->nranks < 1 || c->nranks > ENI_MEAN_MAX)
-        why = "a run has 1 to 1024 ranks";
+    const uint32_t flags = c->strategy->flags;
+    const bool has_means = !(flags & EN_STORE_ON_SERVERS) || flags & (EN_SYNCHRONOUS | EN_USES_GROUPS);
+    if (c->nranks < 1 || c->nranks > ENI_SIM_RANKS_MAX)
+        why = "a run has 1 to 30000 ranks";
+    else if (c->nranks > ENI_MEAN_MAX && has_means)
+        why = "a mean is over at most 1024 ranks; ps-async and ssp take more";
     else if (c->nshards < 1 || c->nshards > 1024)
         why = "there are 1 to 1024 shards";
     else if (c->local_size < 1 || c->nranks % c->local_size != 0)
@@ -48,7 +52,7 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults are for strategies with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
-    else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
+    else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
@@ -236,6 +240,52 @@ static bool is_over(const eni_sim *sim)
                                        : sim->nrunning == 0 && sim->in_flight == 0;
 }
 
+/* ---- the model ------------------------------------------------------------------------------------------ */
+
+static void mean_of_ranks(eni_sim *sim, float *flat_out)
+{
+    if (sim->nranks > ENI_MEAN_MAX) {
+        eni_sim_fail(sim, eni_fail(EN_EUNSUPPORTED, "sim",
+                                   "%s is evaluated by a mean over all ranks: at most %d of them",
+                                   sim->config->strategy->name, ENI_MEAN_MAX));
+        return;
+    }
+    const float *from[ENI_MEAN_MAX];
+    uint64_t one[ENI_MEAN_MAX];
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        from[r] = sim->ranks[r].param;
+        one[r] = 1;
+    }
+    eni_mean_ranks(flat_out, from, one, sim->nranks, ENI_SUM_RANK, sim->buckets->count, 0,
+                   sim->buckets->count);
+}
+
+/* The model that the strategy's paper evaluates, into scratch. */
+static void collect_model(eni_sim *sim)
+{
+    const eni_sim_rank *rank = &sim->ranks[0];
+    const uint64_t bytes = sim->config->problem->count * sizeof(float);
+    int model = EN_EVAL_PARAM;
+    uint32_t slot = ENI_SLOT_PARAM;
+    memcpy(sim->gradients.scratch, rank->param, bytes); /* and what lies in no bucket */
+    if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
+    for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
+        const eni_bucket_range *range = &sim->buckets->bucket[b];
+        memcpy(sim->gradients.scratch + range->lo, eni_sim_rank_at(rank, slot, b),
+               (range->hi - range->lo) * sizeof(float));
+    }
+    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->gradients.scratch);
+    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->gradients.scratch);
+}
+
+static en_status evaluate(eni_sim *sim)
+{
+    const eni_sim_config *c = sim->config;
+    if (c->evaluate == NULL) return EN_OK;
+    collect_model(sim);
+    return c->evaluate(c->evaluate_user, sim->gradients.samples, sim->queue.now_ns, sim->gradients.scratch);
+}
+
 /* ---- the loop ------------------------------------------------------------------------------------------ */
 
 static void name_the_stuck(eni_sim *sim)
@@ -259,14 +309,19 @@ static void name_the_stuck(eni_sim *sim)
 static en_status loop(eni_sim *sim)
 {
     eni_event_queue_entry entry;
-    uint64_t *events = &sim->result->events;
+    uint64_t *events = &sim->result->events, due = sim->config->eval_every;
+    eni_sim_fail(sim, evaluate(sim));
     while (sim->status == EN_OK && !is_over(sim) && *events < sim->config->max_events &&
            eni_event_queue_take(&sim->queue, &entry)) {
         entry.happen(entry.user, entry.subject);
         (*events)++;
+        if (due == 0 || sim->gradients.samples < due || sim->status != EN_OK) continue;
+        while (due <= sim->gradients.samples)
+            due += sim->config->eval_every;
+        eni_sim_fail(sim, evaluate(sim));
     }
     if (sim->status != EN_OK && sim->status != EN_ETIMEOUT) return sim->status;
-    if (sim->status == EN_OK && is_over(sim)) return EN_OK;
+    if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
                     sim->config->strategy->name, *events, sim->result->nstuck, sim->nranks,
@@ -317,34 +372,12 @@ static en_status sum_up(eni_sim *sim)
     return EN_OK;
 }
 
-static void mean_of_ranks(eni_sim *sim, float *flat_out)
-{
-    const float *from[ENI_MEAN_MAX];
-    uint64_t one[ENI_MEAN_MAX];
-    for (int32_t r = 0; r < sim->nranks; r++) {
-        from[r] = sim->ranks[r].param;
-        one[r] = 1;
-    }
-    eni_mean_ranks(flat_out, from, one, sim->nranks, ENI_SUM_RANK, sim->buckets->count, 0,
-                   sim->buckets->count);
-}
-
-/* The model that the strategy's paper evaluates, into scratch; and what the strategy promises of the run. */
+/* The final model, and what the strategy promises of the run. */
 static void collect(eni_sim *sim)
 {
     const eni_sim_rank *rank = &sim->ranks[0];
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
-    int model = EN_EVAL_PARAM;
-    uint32_t slot = ENI_SLOT_PARAM;
-    memcpy(sim->gradients.scratch, rank->param, bytes); /* and what lies in no bucket */
-    if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
-    for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
-        const eni_bucket_range *range = &sim->buckets->bucket[b];
-        memcpy(sim->gradients.scratch + range->lo, eni_sim_rank_at(rank, slot, b),
-               (range->hi - range->lo) * sizeof(float));
-    }
-    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->gradients.scratch);
-    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->gradients.scratch);
+    collect_model(sim);
     eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
     if (sim->config->weights_out != NULL) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;

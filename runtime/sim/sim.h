@@ -25,6 +25,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
+#include "run/law.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
@@ -36,19 +37,16 @@ typedef struct eni_sim_problem {
     const float *init;                                     /* (count) initial weights of all ranks */
     uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */
     /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch,
-     * param) alone; `rank` only tells whose turn it is. */
-    void (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
+     * param) alone; `rank` only tells whose turn it is. Anything but EN_OK ends the run with that status. */
+    en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
 } eni_sim_problem;
 
-/* How long the gradient of one micro-batch takes: factor[rank] * mean_ns * noise, noise of mean 1 by the
- * counter-based generator (seed, rank, step). */
-enum { ENI_SIM_CONSTANT = 0, ENI_SIM_LOGNORMAL = 1, ENI_SIM_EXPONENTIAL = 2 };
+/* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */
 typedef struct eni_sim_compute {
-    int64_t mean_ns;
-    int noise;            /* ENI_SIM_* */
-    double sigma;         /* LOGNORMAL: of the logarithm */
-    const double *factor; /* (nranks) stragglers; NULL: 1 */
+    eni_law law;            /* of all ranks .. */
+    const eni_law *of_rank; /* .. or (nranks) of each; NULL: `law` */
+    const double *factor;   /* (nranks) stragglers; NULL: 1 */
 } eni_sim_compute;
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
@@ -78,14 +76,17 @@ typedef struct eni_sim_event {
     uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
 } eni_sim_event;
 
+/* A fiber and a rank's vectors take two mappings of memory, of which a Linux process has 65,530. */
+enum { ENI_SIM_RANKS_MAX = 30000 };
+
 /* Everything is borrowed during the run. Zero is a sensible value where it says so. */
 typedef struct eni_sim_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: all defaults of the strategy */
     eni_hook_guard *hooks;      /* told of every hook (plugin/hook.h); NULL: nobody watches */
     const eni_sim_problem *problem;
-    int32_t nranks;        /* at most ENI_MEAN_MAX */
-    int32_t nshards;       /* 0: 1 */
+    int32_t nranks;  /* at most ENI_SIM_RANKS_MAX; ENI_MEAN_MAX where the strategy takes means over ranks */
+    int32_t nshards; /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
     const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;
@@ -106,6 +107,11 @@ typedef struct eni_sim_config {
     uint64_t max_events;               /* a run that has not ended by then is stuck; 0: 100 million */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
+    /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples
+     * (0: none) and at the end. Anything but EN_OK ends the run with that status. NULL: nobody evaluates. */
+    en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);
+    void *evaluate_user;
+    uint64_t eval_every;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
     const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
     const void *faults_config;           /* for `faults`: an eni_fault_plan of runtime/sim/faults/faults.h */

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "core/rng.h"
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
@@ -149,24 +148,14 @@ static bool assign(eni_sim_rank *rank)
     return true;
 }
 
-/* Noise of mean 1, a function of (seed, rank, step). */
-static double noise(const eni_sim_rank *rank)
-{
-    const eni_sim_compute *model = &rank->sim->config->compute;
-    const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)rank->world.rank, rank->step};
-    if (model->noise == ENI_SIM_EXPONENTIAL) return -log1p(-eni_rng_unit(&key, 0));
-    if (model->noise != ENI_SIM_LOGNORMAL) return 1;
-    /* Box & Muller'58; 1 - u is never 0. */
-    const double radius = sqrt(-2 * log1p(-eni_rng_unit(&key, 0)));
-    const double normal = radius * cos(2 * acos(-1.0) * eni_rng_unit(&key, 1));
-    return exp(model->sigma * normal - model->sigma * model->sigma / 2);
-}
-
 static int64_t compute_ns(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
-    const double factor = model->factor != NULL ? model->factor[rank->world.rank] : 1;
-    return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
+    const int32_t r = rank->world.rank;
+    const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)r, rank->step};
+    const eni_law *law = model->of_rank != NULL ? &model->of_rank[r] : &model->law;
+    const double factor = model->factor != NULL ? model->factor[r] : 1;
+    return (int64_t)(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
 static void ask_for_gradient(eni_sim_rank *rank)

@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/try.h"
 
 /* ---- memory of the run --------------------------------------------------------------------------------- */
 
@@ -72,7 +73,7 @@ void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *s
 
 /* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
  * the same function, the same order, the same bytes. */
-static void compute_gradient(eni_sim_rank *rank)
+static en_status compute_gradient(eni_sim_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const eni_sim_problem *problem = sim->config->problem;
@@ -80,10 +81,10 @@ static void compute_gradient(eni_sim_rank *rank)
     for (uint64_t i = 0; i < rank->nbatches; i++) {
         float *to = sim->gradients.micro != NULL ? sim->gradients.micro[i] : rank->grad;
         samples[i] = problem->samples(problem->user, rank->first_batch + i);
-        problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
+        EN_TRY(problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to));
     }
     if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->gradients.micro == NULL || rank->nbatches == 0) return;
+    if (sim->gradients.micro == NULL || rank->nbatches == 0) return EN_OK;
     /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
@@ -93,6 +94,7 @@ static void compute_gradient(eni_sim_rank *rank)
         eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate, sim->config->sum_order,
                        count, 0, count);
     }
+    return EN_OK;
 }
 
 void eni_sim_rank_resume(void *sim_, void *rank_)
@@ -107,7 +109,9 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
     eni_fiber_resume(rank->fiber);
     while (rank->wants_gradient) {
         rank->wants_gradient = false;
-        compute_gradient(rank);
+        eni_sim_fail(sim, compute_gradient(rank));
+        if (sim->status != EN_OK) return;
+        sim->gradients.samples += rank->nsamples;
         eni_fiber_resume(rank->fiber);
     }
     if (!eni_fiber_has_ended(rank->fiber)) return;

@@ -99,8 +99,9 @@ typedef struct eni_sim_exchanges {
 typedef struct eni_sim_gradients {
     uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
     uint64_t n;
-    float *scratch; /* (count) a mean, or a micro-gradient */
-    float **micro;  /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+    uint64_t samples; /* computed by all ranks */
+    float *scratch;   /* (count) a mean, or a micro-gradient */
+    float **micro;    /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
 } eni_sim_gradients;
 
 struct eni_sim {

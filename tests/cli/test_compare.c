@@ -22,6 +22,8 @@
 #include "report/report.h"
 #include "report/report_fair.h"
 
+/* Promise: A key or a recorded fact without a row in report/may_differ.c is found. */
+
 static struct scene {
     char dir[32], plugins[4096], said[2048];
     int signal_fd;

@@ -8,6 +8,8 @@
 #include "runtime/net/token.h"
 #include "tests/client/kv_rig.h"
 
+/* Promise: A program that links libentrain learns of psd's death within 3 s. */
+
 /* ---- who may not join -----------------------------------------------------------------------------------
  */
 

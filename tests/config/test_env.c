@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "core/log.h"
+#include "tests/mentions.h"
 
 #define TORCHRUN "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 "
 #define AGENT    TORCHRUN "TORCHELASTIC_RUN_ID=7 TORCHELASTIC_USE_AGENT_STORE=True "
@@ -74,27 +75,22 @@ static const struct {
     const char *env, *words;
     const char *part[4];
 } bad[] = {
-    {"RANK=x WORLD_SIZE=2", "", {"RANK in the environment", "\"x\" is not a whole number", "", ""}},
-    {"RANK=2 WORLD_SIZE=2", "", {"--rank", "\"2\"", "below --world-size 2", ""}},
-    {"MASTER_ADDR=a", "", {"MASTER_ADDR is set", "MASTER_PORT is not", "--rendezvous", ""}},
+    {"RANK=x WORLD_SIZE=2", "", {"RANK", "\"x\"", "", ""}},
+    {"RANK=2 WORLD_SIZE=2", "", {"--rank", "\"2\"", "--world-size 2", ""}},
+    {"MASTER_ADDR=a", "", {"MASTER_ADDR", "MASTER_PORT", "--rendezvous", ""}},
     {"MASTER_ADDR=a MASTER_PORT=tcp://10.0.0.1:80",
      "",
      {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", "enableServiceLinks"}},
-    {"MASTER_ADDR=a/b MASTER_PORT=80", "", {"MASTER_ADDR", "\"a/b\" is not a host", "", ""}},
-    {BATCH, "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "--world-size=1 trains alone", ""}},
-    {BATCH "SLURM_STEP_ID=4294967291", "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "", ""}},
+    {"MASTER_ADDR=a/b MASTER_PORT=80", "", {"MASTER_ADDR", "\"a/b\"", "", ""}},
+    {BATCH, "", {"4 tasks (SLURM_NTASKS)", "srun", "--world-size=1", ""}},
+    {BATCH "SLURM_STEP_ID=4294967291", "", {"4 tasks (SLURM_NTASKS)", "srun", "", ""}},
     {"", "--rendezvous=env://", {"--rendezvous", "\"env://\"", "MASTER_ADDR", ""}},
     {STEP OPENMPI,
      "",
-     {"Slurm says SLURM_PROCID 2 SLURM_STEP_NUM_TASKS 5",
-      "Open MPI says OMPI_COMM_WORLD_RANK 1 OMPI_COMM_WORLD_SIZE 2", "--rank and --world-size",
-      "which decide"}},
-    {"RANK=0 WORLD_SIZE=2 " HYDRA,
-     "",
-     {"the environment says RANK 0 WORLD_SIZE 2", "PMI says PMI_RANK 1", "give --rank, which decide", ""}},
-    {"RANK=0 WORLD_SIZE=3 " STEP,
-     "--rank=0",
-     {"WORLD_SIZE 3", "SLURM_STEP_NUM_TASKS 5", "give --world-size", ""}},
+     {"Slurm|SLURM_PROCID 2 SLURM_STEP_NUM_TASKS 5", "Open MPI|OMPI_COMM_WORLD_RANK 1 OMPI_COMM_WORLD_SIZE 2",
+      "--rank", "--world-size"}},
+    {"RANK=0 WORLD_SIZE=2 " HYDRA, "", {"RANK 0 WORLD_SIZE 2", "PMI_RANK 1", "--rank", ""}},
+    {"RANK=0 WORLD_SIZE=3 " STEP, "--rank=0", {"WORLD_SIZE 3", "SLURM_STEP_NUM_TASKS 5", "--world-size", ""}},
 };
 
 static void clear(void)
@@ -153,7 +149,7 @@ static void a_run_of_its_own_for_each_task(void **state)
     for (size_t e = 0; e < sizeof envs / sizeof *envs; e++) {
         for (size_t p = 0; p < sizeof programs / sizeof *programs; p++)
             if (parse_as(programs[p], envs[e], "", &c, heard) != EN_EINVAL ||
-                strstr(heard, "would be a run of its own") == NULL || strstr(heard, "entrain worker") == NULL)
+                !mentions(heard, "entrain worker|--nnodes=N|--node-rank=I"))
                 fail_msg("%s: %s", envs[e], heard);
         assert_int_equal(parse_as(ENI_RUN, envs[e], "--nnodes=2 --node-rank=1 --master-addr=a", &c, heard),
                          EN_OK);
@@ -192,7 +188,7 @@ static void what_is_wrong_is_one_sentence(void **state)
         eni_config c;
         if (parse(bad[i].env, bad[i].words, &c, heard) != EN_EINVAL) fail_msg("%s is taken", bad[i].env);
         for (int k = 0; k < 4; k++)
-            if (strstr(heard, bad[i].part[k]) == NULL)
+            if (!mentions(heard, bad[i].part[k]))
                 fail_msg("%s: \"%s\" lacks \"%s\"", bad[i].env, heard, bad[i].part[k]);
     }
 }

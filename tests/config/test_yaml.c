@@ -16,32 +16,33 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "tests/heard.h"
+#include "tests/mentions.h"
 
 static const struct {
     const char *yaml, *place, *problem;
 } bad[] = {
     {"lr: 0.1\nmomentun: 3\n", "f.yaml:2:1:", "nearest is momentum"},
-    {"lr: 0.1\nmomentum:  nan\n", "f.yaml:2:12: momentum:", "\"nan\" is not a finite number"},
-    {"lr: 0.1\nlr: 0.2\n", "f.yaml:2:1:", "a second time"},
-    {"batch-size: 8\nbatch_size: 8\n", "f.yaml:2:1:", "a second time"},
-    {"lr:\n", "f.yaml:1:4:", "has no value"},
-    {"lr: ~\n", "f.yaml:1:5:", "has no value"},
-    {"lr: \"\"\n", "f.yaml:1:5: lr:", "is empty"},
-    {"lr: [1, 2]\n", "f.yaml:1:5:", "not a list"},
-    {"lr: {a: 1}\n", "f.yaml:1:5:", "nested keys"},
-    {"straggler: [[1, 2]]\n", "f.yaml:1:13:", "words or numbers only"},
+    {"lr: 0.1\nmomentum:  nan\n", "f.yaml:2:12: momentum:", "\"nan\""},
+    {"lr: 0.1\nlr: 0.2\n", "f.yaml:2:1:", "twice"},
+    {"batch-size: 8\nbatch_size: 8\n", "f.yaml:2:1:", "twice"},
+    {"lr:\n", "f.yaml:1:4:", "value"},
+    {"lr: ~\n", "f.yaml:1:5:", "value"},
+    {"lr: \"\"\n", "f.yaml:1:5: lr:", "empty"},
+    {"lr: [1, 2]\n", "f.yaml:1:5:", "list"},
+    {"lr: {a: 1}\n", "f.yaml:1:5:", "nested"},
+    {"straggler: [[1, 2]]\n", "f.yaml:1:13:", "list"},
     {"straggler: [\"1:3\", \"x\"]\n", "f.yaml:1:20: straggler:", "\"x\""},
-    {"a: &x 1\n", "f.yaml:1:1:", "is no key"},
+    {"a: &x 1\n", "f.yaml:1:1:", "key"},
     {"lr: &x 1\n", "f.yaml:1:5:", "anchors"},
     {"lr: 1\nmomentum: *x\n", "f.yaml:2:11:", "aliases"},
     {"- lr\n", "f.yaml:1:1:", "`key: value`"},
     {"lr\n", "f.yaml:1:1:", "`key: value`"},
-    {"lr: 1\n--- \nlr: 2\n", "f.yaml:2:1:", "a second document"},
+    {"lr: 1\n--- \nlr: 2\n", "f.yaml:2:1:", "document"},
     {"lr: \"1\n", "f.yaml:", "unexpected end of stream"},
     {"lr: 1\n\tx: 2\n", "f.yaml:2:1:", ""},
-    {"[a]: 1\n", "f.yaml:1:1:", "plain word"},
-    {"config: x\n", "f.yaml:1:1:", "is no key of a file"},
-    {"token-fd: 3\n", "f.yaml:1:1:", "is no key of a file"},
+    {"[a]: 1\n", "f.yaml:1:1:", "`key: value`"},
+    {"config: x\n", "f.yaml:1:1:", "\"config\""},
+    {"token-fd: 3\n", "f.yaml:1:1:", "\"token-fd\""},
     {"data: \"a\\0b\"\n", "f.yaml:1:7:", "zero byte"},
     {"backend: gloo\n", "f.yaml:1:10: backend:", "--backend=host"},
 };
@@ -150,11 +151,11 @@ static void torchrun_is_understood(void **state)
     eni_log_set_sink(hear, &h);
     setenv("RANK", "three", 1);
     assert_int_equal(eni_config_parse(ENI_WORKER, 1, argv, &config), EN_EINVAL);
-    assert_non_null(strstr(h.text, "RANK in the environment: \"three\" is not a whole number"));
+    assert_non_null(strstr(h.text, "RANK in the environment: \"three\""));
     setenv("RANK", "3", 1);
     unsetenv("MASTER_PORT");
     assert_int_equal(eni_config_parse(ENI_WORKER, 1, argv, &config), EN_EINVAL);
-    assert_non_null(strstr(h.text, "MASTER_PORT is not; set both"));
+    assert_true(mentions(h.text, "MASTER_ADDR|MASTER_PORT"));
     assert_int_equal(h.lines, 2);
     eni_log_set_sink(NULL, NULL);
     unsetenv("RANK");

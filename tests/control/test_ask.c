@@ -13,6 +13,9 @@
 
 #include "crew.h"
 
+/* Promise: A request to change the number of workers is refused without the token or for an impossible
+ * number, and the run goes on undisturbed. */
+
 enum { RANKS = 3 };
 
 static struct {

@@ -14,6 +14,9 @@
 #include "crew.h"
 #include "runtime/control/ask.h"
 
+/* Promise: A newcomer gets a rank number of its own, joins between gathers, and leaves in good order; one with
+ * other flags is refused. */
+
 enum { FIRST = 2, PLACES = 3, BUDGET = 100 };
 
 static en_status allow(void *user, const eni_world_info *world, eni_terms *terms)

@@ -17,6 +17,8 @@
 #include "crew.h"
 #include "runtime/control/member_state.h"
 
+/* Promise: All ranks save before the same step when a signal asks for a checkpoint. */
+
 enum { RANKS = 3 };
 
 /* Ranks that train in step: none begins step s + 1 before all have begun step s. */

@@ -14,6 +14,8 @@
 #include "core/clock.h"
 #include "crew.h"
 
+/* Promise: A long wait is explained, and ranks that wait for each other end the run. */
+
 /* Heartbeats and explanations after half a second, a deadlock after three times as long. */
 static void start(crew *c, int n)
 {

@@ -17,6 +17,9 @@
 #include "core/nvml.h"
 #include "core/signals.h"
 
+/* Promise: GPUs with NVLink, NVSwitch, PCIe or slices, and the ones that CUDA_VISIBLE_DEVICES shows, are
+ * read from NVIDIA's driver without CUDA. */
+
 static eni_gpu_machine m;
 static struct {
     char text[1024];
@@ -234,15 +237,15 @@ static void no_answer_is_one_sentence(void **state)
 {
     (void)state;
     setenv("FAKE_GPU_DRIVER", "none", 1);
-    expect_refusal("not loaded");
+    expect_refusal("modprobe nvidia");
     unsetenv("FAKE_GPU_DRIVER");
     setenv("FAKE_NVML_FAIL", "Init", 1);
-    expect_refusal("NVML error 999, Unknown Error");
+    expect_refusal("999, Unknown Error");
     setenv("FAKE_NVML_FAIL", "Count", 1);
-    expect_refusal("sees no GPU");
+    expect_refusal("no GPU");
     unsetenv("FAKE_NVML_FAIL");
     setenv("FAKE_GPUS", "0", 1);
-    expect_refusal("sees no GPU");
+    expect_refusal("no GPU");
 }
 
 static en_status answer(void *user)

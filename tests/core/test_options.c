@@ -93,17 +93,17 @@ static void refuses(const char *given, const char *first, const char *second)
 static void what_is_refused(void **state)
 {
     (void)state;
-    refuses("bond=3", "no option bond", "nearest is bound");
-    refuses("bound=2.5", "bound", "whole number 0 .. inf, default 3");
+    refuses("bond=3", "bond", "nearest is bound");
+    refuses("bound=2.5", "bound", "0 .. inf, default 3");
     refuses("bound=-1", "'-1'", "0 .. inf");
-    refuses("alpha=2", "'2'", "number -1 .. 1, default 0.1");
-    refuses("alpha=nan", "'nan'", "number");
-    refuses("alpha=0.1x", "'0.1x'", "number");
-    refuses("alpha=", "''", "number");
-    refuses("round=maybe", "'maybe'", "on or off, default off");
-    refuses("bound=1,bound=2", "bound", "given twice");
+    refuses("alpha=2", "'2'", "-1 .. 1, default 0.1");
+    refuses("alpha=nan", "'nan'", "-1 .. 1");
+    refuses("alpha=0.1x", "'0.1x'", "-1 .. 1");
+    refuses("alpha=", "''", "-1 .. 1");
+    refuses("round=maybe", "'maybe'", "default off");
+    refuses("bound=1,bound=2", "bound", "twice");
     refuses("bound", "'bound'", "key=value");
-    refuses("round,round=off", "round", "given twice");
+    refuses("round,round=off", "round", "twice");
     refuses("=3", "'=3'", "key=value");
     refuses("bound=1,", "toy", "comma");
     char long_one[400];
@@ -120,7 +120,7 @@ static void none_are_declared(void **state)
     assert_string_equal(eni_options_canonical(options), "");
     eni_options_free(options);
     assert_int_equal(eni_options_new(&plain, "x=1", &options), EN_EINVAL);
-    assert_non_null(strstr(said, "it takes none"));
+    assert_non_null(strstr(said, "plain"));
 }
 
 static void distance_counts_edits(void **state)

@@ -19,6 +19,10 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "data/dataset.h"
+#include "tests/mentions.h"
+
+/* Promise: The last training samples are held out, the same ones for every limit.
+ * Promise: The data set is read and hashed once per host, and no other process can replace it. */
 
 typedef struct heard {
     int lines;
@@ -91,7 +95,7 @@ static void absent_sets_say_what_to_do(void **state)
     assert_int_equal(h.lines, 1);
     options = (eni_data_options){.name = "imagenet"};
     assert_int_equal(eni_dataset_open(&options, &set), EN_ENOENT);
-    assert_non_null(strstr(h.text, "neither a set nor a folder \"imagenet\""));
+    assert_non_null(strstr(h.text, "\"imagenet\""));
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(h.lines, 2);
 }
@@ -157,13 +161,13 @@ static void a_folder_must_agree_with_itself(void **state)
     assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_1, &h), EN_OK);
     assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_1), IMAGES_1x1x3, LABELS_1, &h),
                      EN_EFORMAT);
-    assert_non_null(strstr(h.text, "2 train images but 1 labels"));
+    assert_true(mentions(h.text, "2 train|1 label"));
     assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x3x1, LABELS_1, &h),
                      EN_EFORMAT);
-    assert_non_null(strstr(h.text, "training images are 1 x 3, test images 3 x 1"));
+    assert_true(mentions(h.text, "1 x 3|3 x 1"));
     assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_BAD, &h),
                      EN_EFORMAT);
-    assert_non_null(strstr(h.text, "label 10 of test sample 0 is not in 0 .. 9"));
+    assert_true(mentions(h.text, "label 10|test sample 0|0 .. 9"));
     assert_int_equal(open_folder(BYTES(LABELS_2), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_1, &h), EN_EFORMAT);
     assert_non_null(strstr(h.text, "swapped"));
     assert_int_equal(h.lines, 1);
@@ -203,8 +207,8 @@ static void classes_come_from_the_labels(void **state)
             assert_int_equal(shape.classes, cases[i].classes);
             eni_dataset_close(set);
         } else {
-            assert_non_null(strstr(h.text, "is not in 0 .. "));
-            assert_non_null(strstr(h.text, "have no gaps"));
+            assert_non_null(strstr(h.text, " 0 .. "));
+            assert_non_null(strstr(h.text, "gap"));
         }
         const eni_data_options named = {.name = "mnist", .folder = folder};
         h = (heard){0};
@@ -215,7 +219,7 @@ static void classes_come_from_the_labels(void **state)
         if (cases[i].last < 10 && cases[i].test < 10)
             eni_dataset_close(set);
         else
-            assert_true(strstr(h.text, "is not in 0 .. 9") != NULL && strstr(h.text, "gaps") == NULL);
+            assert_true(strstr(h.text, " 0 .. 9") != NULL && strstr(h.text, "gap") == NULL);
         remove_folder(folder);
     }
 }
@@ -240,7 +244,7 @@ static void other_spellings(void **state)
     eni_log_set_sink(hear, &h);
     assert_int_equal(eni_dataset_open(&options, &set), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(h.text, "holds training.pt"));
+    assert_non_null(strstr(h.text, "training.pt"));
     assert_non_null(strstr(h.text, "tools/pt2idx.py"));
     remove_folder(folder);
 }
@@ -265,8 +269,8 @@ static void what_the_model_wants(void **state)
     assert_int_equal(eni_dataset_open(&options, &set), EN_EINVAL);
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(h.lines, 3);
-    assert_non_null(strstr(h.text, "samples of 1 x 3 x 1"));
-    assert_non_null(strstr(h.text, "--limit-train-samples 3 is more than the 2"));
+    assert_non_null(strstr(h.text, "1 x 3 x 1"));
+    assert_true(mentions(h.text, "--limit-train-samples 3| 2 "));
     remove_folder(folder);
 }
 
@@ -559,7 +563,7 @@ static void more_than_a_tenth_is_refused(void **state)
     eni_log_set_sink(hear, &h);
     assert_int_equal(eni_dataset_open(&options, &set), EN_EINVAL);
     assert_non_null(strstr(h.text, "--holdout=1001"));
-    assert_non_null(strstr(h.text, "10000 training samples of synthetic: give at most 1000"));
+    assert_true(mentions(h.text, "10000 training samples|synthetic| 1000"));
     eni_log_set_sink(NULL, NULL);
     options.holdout = 0;
     assert_int_equal(eni_dataset_train_size(&options, &size), EN_OK);

@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "data/dataset_make.h"
 #include "tests/heard.h"
+#include "tests/mentions.h"
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
 
@@ -26,18 +27,18 @@ static const struct {
     size_t count;
     const char *problem;
 } bad[] = {
-    {"", 0, "truncated: 0 bytes of 4"},
-    {"\0\0\x08", 3, "truncated: 3 bytes of 4"},
-    {LABELS, 7, "truncated: 7 bytes of 8"},
-    {LABELS "abc", 11, "truncated: "},
-    {"\0\0\x08\3\0\0\xff\xff\0\0\0\xff\0\0\0\xffx", 17, "truncated: "}, /* 4 GB in 17 bytes */
-    {IMAGES "abcdefg", 23, "behind its last element"},
-    {"\1\0\x08\1\0\0\0\1a", 9, "is not an IDX file"},
+    {"", 0, "truncated|0 bytes of 4"},
+    {"\0\0\x08", 3, "truncated|3 bytes of 4"},
+    {LABELS, 7, "truncated|7 bytes of 8"},
+    {LABELS "abc", 11, "truncated"},
+    {"\0\0\x08\3\0\0\xff\xff\0\0\0\xff\0\0\0\xffx", 17, "truncated"}, /* 4 GB in 17 bytes */
+    {IMAGES "abcdefg", 23, "last element"},
+    {"\1\0\x08\1\0\0\0\1a", 9, "IDX"},
     {"\0\0\x0d\1\0\0\0\1aaaa", 12, "element type 0x0d"},
     {"\0\0\x08\2\0\0\0\1\0\0\0\1a", 13, "2 dimensions"},
     {"\0\0\x08\0", 4, "0 dimensions"},
-    {"\0\0\x08\1\0\0\0\0", 8, "dimension 0 is 0"},
-    {"\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16, "promises more than"},
+    {"\0\0\x08\1\0\0\0\0", 8, "dimension 0"},
+    {"\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16, "17179869184"},
     {"\x80\2\x8a\n", 4, "pt2idx.py"},
     {"PK\3\4aaaa", 8, "pt2idx.py"},
 };
@@ -73,7 +74,7 @@ static void damaged_files_are_refused(void **state)
             en_status st = read_as(bad[i].bytes, bad[i].count, way, &idx);
             if (st != EN_EFORMAT || h.lines != 1)
                 fail_msg("case %zu way %d: status %d, %d lines", i, way, st, h.lines);
-            if (strstr(h.text, bad[i].problem) == NULL)
+            if (!mentions(h.text, bad[i].problem))
                 fail_msg("case %zu way %d: \"%s\" lacks \"%s\"", i, way, h.text, bad[i].problem);
             assert_null(idx.elements);
         }

@@ -15,6 +15,8 @@
 #include "data/loader.h"
 #include "data/plan.h"
 
+/* Promise: Crops and mirrors do not depend on the number of ranks or loader threads. */
+
 enum { N = 501, SEED = 3 };
 
 static eni_dataset *set;

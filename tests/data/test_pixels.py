@@ -10,6 +10,8 @@ The golden, for tests/data/test_cifar.c: 64 samples of files made by the formula
 """
 import json, os, struct, subprocess, sys, tempfile
 
+# Promise: Images are scaled as Pillow scales them, byte for byte.
+
 try:
     import numpy, PIL
     from PIL import Image

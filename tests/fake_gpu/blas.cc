@@ -5,9 +5,9 @@
  * Matrices are column-major unless a layout says CUBLASLT_ORDER_ROW: element (i, j) lies at i + j * ld. The
  * layouts of A and B describe what is in memory, before op().
  *
- * "Header" below is cublasLt.h, "manual" the page of cublasLtMatmul(). What the manual leaves open is refused
- * here, so that nobody builds on it. FAKE_CUBLAS_REFUSE=bgradb,relu_aux_bias,.. makes the heuristic find
- * nothing for these epilogues (or for tf32, bf16, f16), as it does on some GPUs;
+ * "Header" below is cublasLt.h, "manual" the page of cublasLtMatmul(). Uses that the manual leaves undefined
+ * are refused, so that nobody relies on them. FAKE_CUBLAS_REFUSE=bgradb,relu_aux_bias,.. makes the heuristic
+ * find nothing for these epilogues (or for tf32, bf16, f16), as it does on some GPUs;
  * FAKE_CUBLAS_REFUSE_RUN=default,.. lets it find something that is refused when it is run. */
 #include <cublasLt.h>
 
@@ -71,7 +71,7 @@ struct Preference {
     uint64_t implementations = ~0ull;
 };
 
-/* What the eight opaque words of a cublasLtMatmulAlgo_t hold. */
+/* The contents of the eight opaque words of a cublasLtMatmulAlgo_t. */
 struct Algo {
     uint32_t magic;
     uint32_t splits;      /* of k: the reason why sums differ between algorithms */

@@ -121,7 +121,7 @@ FAKE_GPU_API cudaError_t cudaPeekAtLastError(void)
     return last_error(false);
 }
 
-/* 0 where there is no driver, as the real one says. */
+/* 0 without a driver, like the real one. */
 FAKE_GPU_API cudaError_t cudaDriverGetVersion(int *version_out)
 {
     if (!version_out) return cudaErrorInvalidValue;

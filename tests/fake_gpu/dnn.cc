@@ -13,7 +13,7 @@
  *
  * Algorithms that are not deterministic add in another order each time, and the lists put them first: a
  * caller that promised equal bits must look for CUDNN_DETERMINISTIC. Lists end with an algorithm whose status
- * is CUDNN_STATUS_NOT_SUPPORTED, as real ones do. What the manual leaves open is refused.
+ * is CUDNN_STATUS_NOT_SUPPORTED, as real ones do. Uses that the manual leaves undefined are refused.
  * FAKE_CUDNN_REFUSE=nhwc,bf16,f16,fused refuses these. */
 #include <cudnn.h>
 

@@ -1,5 +1,5 @@
-/* fake_gpu.h - the simulated GPU as its own libraries see it: cuBLASLt, cuDNN and NCCL put work into
- * streams through this. What the product sees are NVIDIA's headers.
+/* fake_gpu.h - the simulated GPU as its own libraries see it: cuBLASLt, cuDNN and NCCL put work into streams
+ * through this. The product includes NVIDIA's headers.
  *
  *     build/fake/plugins/device_cuda.so      ops/cuda, compiled by gcc and g++
  *                  |  cudaMalloc, cudnnConvolutionForward, ..; fake_gpu_launch for its kernels (kernel.h)
@@ -30,8 +30,8 @@ namespace fake_gpu
 using Work = std::function<void()>;
 
 /* Puts a piece of work into the stream, or into the graph that the stream is recording: then it runs once per
- * launch. `name`, a literal, is what errors and graph nodes are called. What it captures by value must stay
- * valid as long as the graph does. cudaSuccess, or why not (a stream that was destroyed, a failed device). */
+ * launch. `name`, a literal, is what errors and graph nodes are called. Its captured values must stay valid
+ * as long as the graph does. cudaSuccess, or why not (a stream that was destroyed, a failed device). */
 FAKE_GPU_API cudaError_t enqueue(cudaStream_t stream, const char *name, Work work);
 
 /* Work that waits for something outside of this process's GPUs: a peer of a collective. When its turn has

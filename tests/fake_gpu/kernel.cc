@@ -123,7 +123,7 @@ void leave(Grid &g)
     g.threads[(size_t)t].state = State::running;
 }
 
-/* What every fiber does for ever: the next thread of the block, and the one after. */
+/* The endless loop of every fiber: the next thread of the block, and the one after. */
 void take_threads(void *)
 {
     Grid &g = grid();
@@ -160,7 +160,7 @@ void begin_block(Grid &g, int threads)
         std::fill(&warp.value[0][0], &warp.value[0][0] + 64, 0xffffffffffffffffu);
 }
 
-/* False: threads wait for ever. */
+/* False: threads wait forever. */
 bool run_block(Grid &g)
 {
     while (g.live > 0) {

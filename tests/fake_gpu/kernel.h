@@ -34,7 +34,7 @@
 
 #define FAKE_GPU_WORD __attribute__((visibility("default")))
 
-/* Of the thread that runs; set by kernel.cc. */
+/* The running thread's; set by kernel.cc. */
 FAKE_GPU_WORD extern uint3 threadIdx, blockIdx;
 FAKE_GPU_WORD extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;

@@ -185,7 +185,7 @@ Stream *Machine::stream_of(cudaStream_t handle)
     if (handle == NULL || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
         complain("stream", "the default stream is used, which waits for others and is waited for: make one");
     else
-        complain("stream", "%p is no stream, or was destroyed", (void *)handle);
+        complain("stream", "%p is not a stream, or was destroyed", (void *)handle);
     return NULL;
 }
 
@@ -193,7 +193,7 @@ std::shared_ptr<Event> Machine::event_of(cudaEvent_t handle)
 {
     const auto found = events.find(handle);
     if (found != events.end()) return found->second;
-    complain("event", "%p is no event, or was destroyed", (void *)handle);
+    complain("event", "%p is not an event, or was destroyed", (void *)handle);
     return nullptr;
 }
 
@@ -292,7 +292,7 @@ bool Machine::hangs(const NodeRef &node) const
     return at > 0 && node->op->is_kernel && (int64_t)launches + 1 >= at;
 }
 
-/* Runs one ready node that `search` wants, drawn by lot. False: there is none that can go on now. */
+/* Runs one ready node that `search` wants, drawn by lot. False: nothing can go on now. */
 bool Machine::step(uint64_t search)
 {
     std::vector<size_t> able;

@@ -178,8 +178,8 @@ struct Machine {
 /* The one machine; leaked, because the pacemaker may still look at it when the process ends. */
 Machine &machine();
 
-/* Frame of every function of the runtime: refuses where there is no driver, after a fork, within a host
- * function and on a failed device; takes the mutex; remembers the error for cudaGetLastError. */
+/* Frame of every function of the runtime: refuses without a driver, after a fork, within a host function and
+ * on a failed device; takes the mutex; remembers the error for cudaGetLastError. */
 using Body = std::function<cudaError_t(Machine &, std::unique_lock<std::mutex> &)>;
 cudaError_t call(const char *who, const Body &body);
 

@@ -37,7 +37,7 @@ uint64_t device_bytes()
     return (uint64_t)option_number("FAKE_GPU_MEMORY", (int64_t)8 << 30);
 }
 
-/* What this process can have of it. */
+/* The part that this process can have. */
 uint64_t usable_bytes()
 {
     return std::min(device_bytes(), (uint64_t)option_number("FAKE_GPU_OOM_AFTER", INT64_MAX));
@@ -154,7 +154,7 @@ cudaError_t take_memory(Machine &m, size_t bytes, void **memory_out)
 
 /* ---- pinned memory ------------------------------------------------------------------------------------- */
 
-/* Which files, at which offsets, are mapped in [lo, hi). */
+/* The files and offsets that are mapped in [lo, hi). */
 std::string backing_of(uintptr_t lo, uintptr_t hi)
 {
     std::string text;
@@ -236,7 +236,7 @@ cudaError_t take_pinned(const char *who, void **memory_out, size_t bytes)
 
 /* ---- copies -------------------------------------------------------------------------------------------- */
 
-/* The kind of memory [memory, + bytes) is; false, with a complaint, if it is no whole part of one area. */
+/* The kind of memory [memory, + bytes) is; false, with a complaint, if it is not wholly inside one area. */
 bool classify(Machine &m, const char *who, const char *side, const void *memory, size_t bytes, Kind *kind_out)
 {
     std::string why;
@@ -284,7 +284,7 @@ cudaError_t check_copy(Machine &m, const char *who, const void *dst, const void 
     return cudaSuccess;
 }
 
-/* What was freed after it had been put in is an error when its turn comes. */
+/* Memory that was freed after work on it was enqueued is an error when that work runs. */
 void do_copy(Machine &m, const char *who, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
 {
     bool is_well = check_copy(m, who, dst, src, bytes, kind, true) == cudaSuccess;

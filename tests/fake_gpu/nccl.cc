@@ -6,9 +6,9 @@
  *     [ piece 6 ][ piece 7 ]   [ piece 6 ][ piece 7 ]  what each rank gives, in pieces of 1 MiB
  *
  * A collective runs piece by piece: a rank copies its own piece in and counts `posted`; when all have, each
- * computes the result for itself and counts `done`; a slot is written again when all are done with it. A rank
- * that is not there makes the others wait for ever, as in NCCL, until ncclCommAbort. With FAKE_NCCL_NOTICE=1
- * its death is an ncclRemoteError (each rank holds a lock on its byte of the memfd, which dies with it).
+ * computes the result for itself and counts `done`; a slot is written again when all are done with it. A
+ * missing rank makes the others wait forever, as in NCCL, until ncclCommAbort. With FAKE_NCCL_NOTICE=1 its
+ * death is an ncclRemoteError (each rank holds a lock on its byte of the memfd, which dies with it).
  *
  * Sums have the order of a ring: element e begins at rank e / 512 + 1 and ends at rank e / 512 (modulo the
  * world), the same on all ranks, so nobody may count on the order of the ranks but in a world of two.
@@ -47,7 +47,7 @@ namespace
 enum { RANKS = 16, SEGMENT = 512 /* elements */ };
 enum : uint64_t { PIECE = 1 << 20, BOX = 1 << 16, TAG = 0xfa4e0cc1fa4e0cc1ull };
 
-/* What a rank says it is doing, so that a mismatch is found and not computed. */
+/* A rank's call, recorded so that a mismatch is found and not computed. */
 struct Key {
     uint64_t kind, count, type, op, root, offset;
     uint64_t is_recorded; /* NCCL's guide, CUDA graphs: a collective is captured by all ranks or by none */

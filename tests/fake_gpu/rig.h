@@ -19,7 +19,7 @@
 
 #define FINE(call) CLAIM((call) == cudaSuccess)
 
-/* What the child ended with: its exit code, or 128 + the signal. `body` gets `user`; 0: it was fine. */
+/* The child's exit code, or 128 + the signal. `body` gets `user`; 0: it was fine. */
 static inline int in_child(int (*body)(void *user), void *user)
 {
     fflush(NULL);

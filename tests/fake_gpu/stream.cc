@@ -157,7 +157,7 @@ FAKE_GPU_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream_out, 
     return make_stream(stream_out, flags, priority);
 }
 
-/* What is in it will still be done. */
+/* Work in it is still done. */
 FAKE_GPU_API cudaError_t cudaStreamDestroy(cudaStream_t handle)
 {
     return call("cudaStreamDestroy", [&](Machine &m, Lock &) {

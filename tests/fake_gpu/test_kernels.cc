@@ -174,7 +174,7 @@ int deadlock(void *)
     Rig r = open_rig();
     LAUNCH(half_wait, 1, 32, r.stream, r.y);
     CLAIM(cudaStreamSynchronize(r.stream) == cudaErrorLaunchFailure);
-    CLAIM(cudaMemsetAsync(r.y, 0, 4, r.stream) == cudaErrorLaunchFailure); /* for ever */
+    CLAIM(cudaMemsetAsync(r.y, 0, 4, r.stream) == cudaErrorLaunchFailure); /* permanently */
     CLAIM(cudaGetLastError() == cudaErrorLaunchFailure);
     CLAIM(cudaGetLastError() == cudaErrorLaunchFailure);
     return 0;

@@ -265,7 +265,7 @@ static int look_for_users(void *user)
     struct process users[4];
     CLAIM(close(pipes->down[0]) == 0);
     CLAIM(read(pipes->up[0], users, 1) == 1);
-    CLAIM(count_users(users, 4) == 1 && users[0].bytes == 1 << 20); /* a look is no use */
+    CLAIM(count_users(users, 4) == 1 && users[0].bytes == 1 << 20); /* looking is not using */
     CLAIM(count_users(users, 0) == 1);
     FINE(cudaSetDevice(0));
     CLAIM(count_users(users, 4) == 2);

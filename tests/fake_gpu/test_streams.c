@@ -250,6 +250,6 @@ int main(void)
         cmocka_unit_test(test_wrong_use_is_refused),
         cmocka_unit_test(test_switches_for_devices),
     };
-    setenv("FAKE_GPU_PAUSE_MS", "30000", 1); /* a slow machine is no reason to go on by itself */
+    setenv("FAKE_GPU_PAUSE_MS", "30000", 1); /* it must not go on by itself, even on a slow machine */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
  * NCCL looks for two ranks with the same host and the same GPU. With a host id of its own per process it
  * takes them for two machines, and they talk through sockets: the slowest way that it has, but with real
  * sums, call by call and captured. (Where there are as many GPUs as ranks, each has its own, and nothing of
- * this is needed.) An experiment: "refused" is no fault of ours, and the exit code is 77.
- * Numbers are small integers, so sums are exact in any order. */
+ * this is needed.) An experiment: "refused" is not our failure, and the exit code is 77. Numbers are small
+ * integers, so sums are exact in any order. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -20,6 +20,11 @@
 #include "tests/host/recorder.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: A strategy cannot tell virtual time from sockets: requests, refusals and rates are the same,
+ * and so are weights where the order determines them.
+ * Promise: With a server and a scripted order of arrivals, virtual time and sockets end with the same
+ * bytes. */
+
 enum { STEPS = 8, COUNT = 200 };
 
 /* ---- sockets and shared memory ---------------------------------------------------------------------------
@@ -233,8 +238,10 @@ static void compute(const peer *me, uint64_t micro_batch, uint64_t samples)
     const int is_alone = w->nranks == 1 && !has_store(w);
     memset(grad, 0, COUNT * sizeof *grad);
     if (samples == 0) return;
-    problem->grad(problem->user, me->rank, micro_batch, eni_arena_at(w->arenas[me->rank], ENI_SLOT_PARAM, 0),
-                  is_alone ? micro : grad);
+    assert_int_equal(problem->grad(problem->user, me->rank, micro_batch,
+                                   eni_arena_at(w->arenas[me->rank], ENI_SLOT_PARAM, 0),
+                                   is_alone ? micro : grad),
+                     EN_OK);
     for (uint32_t b = 0; is_alone && b < w->buckets->n; b++) {
         const uint64_t lo = w->buckets->bucket[b].lo, count = w->buckets->bucket[b].hi - lo;
         eni_mean_ranks(grad + lo, &(const float *){micro + lo}, &samples, 1, ENI_SUM_RANK, count, 0, count);
@@ -391,7 +398,7 @@ static void run_both(const char *spec, const en_strategy *given, int nranks, con
     r.config.weights_out = out[0].model;
     if (slowest >= 0) {
         rig_slow(&r, slowest, 2.6);
-        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
         script_set(SCRIPT_WRITE);
     }
     out[0].status = eni_sim_run(&r.config, &r.result);

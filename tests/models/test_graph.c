@@ -304,14 +304,14 @@ static void wrong_builders_are_named(void **state)
     const struct {
         en_at (*build)(en_graph *, en_at);
         const char *says;
-    } cases[] = {{foreign, "fc (linear) reads node 77; the nodes so far are 0 (the batch) to 0"},
-                 {passes_nothing_on, "its builder returned -1 and no call of it failed"},
-                 {unread, "nothing reads left-over (linear)"},
-                 {unlike, "node 3 (add) adds (1, 1, 4) to (1, 1, 3)"},
-                 {asks, "asks for its option depth, which it has not declared as a number"},
-                 {refuses, "network wrong: width=7: it has to be even"},
-                 {too_many, "more than 4095 nodes"},
-                 {no_such_operation, "there is no such operation (kind 4000"}};
+    } cases[] = {{foreign, "fc (linear)|node 77|0 (the batch) to 0"},
+                 {passes_nothing_on, "builder|-1"},
+                 {unread, "left-over (linear)"},
+                 {unlike, "node 3 (add)|(1, 1, 4)|(1, 1, 3)"},
+                 {asks, "option depth|number"},
+                 {refuses, "wrong|width=7: it has to be even"},
+                 {too_many, "4095"},
+                 {no_such_operation, "operation|kind 4000"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const en_network network = NETWORK("wrong", .input = {1, 1, 1, 4}, .build = cases[i].build);
         assert_refused(&network, cases[i].says);

@@ -13,6 +13,7 @@
 #include "models/prepared.h"
 #include "models/split.h"
 #include "tests/network.h"
+#include "tests/mentions.h"
 
 #define NETWORK(name_, ...)                                                                                  \
     {                                                                                                        \
@@ -276,30 +277,18 @@ static void wrong_cuts_are_named(void **state)
         const char *network;
         int stages;
         const char *split, *says;
-    } cases[] = {
-        {"toy", 3, NULL,
-         "--stages=3: toy has cuts for 2 at most, where one tensor crosses and both sides have weights; give "
-         "--stages=2 or fewer"},
-        {"toy", 0, NULL, "--stages=0; from 1 to 64"},
-        {"resnet18", 65, NULL, "--stages=65; from 1 to 64"},
-        {"convnet", 0, "fc3",
-         "--split=fc3: convnet has no node of that name with weights; the nearest is fc1, and `entrain "
-         "models "
-         "MODEL` lists its nodes and marks where it can be cut"},
-        {"convnet", 0, "conv2,", "--split=: convnet has no node of that name with weights; "},
-        {"convnet", 0, "fc2,conv2",
-         "--split names conv2 behind fc2, which comes later in convnet; name the nodes in the order in which "
-         "`entrain models MODEL` lists them"},
-        {"convnet", 0, "conv2,fc1,fc1", "--split names fc1 twice; name it once"},
-        {"convnet", 0, "conv1",
-         "--split=conv1: no node in front of it has weights, and a stage needs some; name a later node"},
-        {"resnet18", 0, "layer1.1.conv2",
-         "--split=layer1.1.conv2: two tensors cross a cut there, the outputs of layer1.1.bn1 (batchnorm) and "
-         "of "
-         "layer1.0.bn2 (batchnorm), and one can; `entrain models MODEL` marks the nodes in front of which "
-         "one "
-         "does"},
-        {"deep", 0, NULL, "more than 64 stages; name fewer nodes"}};
+    } cases[] = {{"toy", 3, NULL, "--stages=3|toy|--stages=2"},
+                 {"toy", 0, NULL, "--stages=0|1 to 64"},
+                 {"resnet18", 65, NULL, "--stages=65|1 to 64"},
+                 {"convnet", 0, "fc3", "--split=fc3|convnet|nearest is fc1|`entrain models MODEL`"},
+                 {"convnet", 0, "conv2,", "--split=: |convnet"},
+                 {"convnet", 0, "fc2,conv2", "--split|conv2|fc2|convnet|`entrain models MODEL`"},
+                 {"convnet", 0, "conv2,fc1,fc1", "--split|fc1 twice"},
+                 {"convnet", 0, "conv1", "--split=conv1|weights|later"},
+                 {"resnet18", 0, "layer1.1.conv2",
+                  "--split=layer1.1.conv2|two|layer1.1.bn1 (batchnorm)|layer1.0.bn2 (batchnorm)|`entrain "
+                  "models MODEL`"},
+                 {"deep", 0, NULL, "64 stages"}};
     char names[1024] = "l1";
     for (int i = 2; i < ENI_STAGES_MAX + 2; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), ",l%d", i);
@@ -316,7 +305,7 @@ static void wrong_cuts_are_named(void **state)
                                            : eni_split_balance(&s, cases[i].stages, parts);
         eni_log_set_sink(NULL, NULL);
         assert_int_equal(st, EN_EINVAL);
-        if (strstr(line, cases[i].says) == NULL) fail_msg("\"%s\" is not in \"%s\"", cases[i].says, line);
+        if (!mentions(line, cases[i].says)) fail_msg("\"%s\" is not in \"%s\"", cases[i].says, line);
         en_schema_fini(&s);
     }
 }

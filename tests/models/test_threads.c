@@ -18,6 +18,9 @@
 #include "ops/ref/ref.h"
 #include "tests/network.h"
 
+/* Promise: At the end of a step, whole networks have the same bytes again and again with 1 to 4 threads,
+ * and ref's gradients to 1e-5 of a tensor's largest value. */
+
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. */
 #if defined(__SANITIZE_THREAD__)
 enum { THREADS = 1 };

@@ -15,6 +15,7 @@
 #include "models/formats/safetensors.h"
 #include "models/formats/weights.h"
 #include "tests/network.h"
+#include "tests/mentions.h"
 
 /* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
 
@@ -61,7 +62,7 @@ static int close_fixture(void **state)
 
 static void says(const fixture *f, const char *words)
 {
-    if (strstr(f->line, words) == NULL) fail_msg("\"%s\" is not in \"%s\"", words, f->line);
+    if (!mentions(f->line, words)) fail_msg("\"%s\" is not in \"%s\"", words, f->line);
 }
 
 /* ---- round trip -------------------------------------------------------------------------------------- */
@@ -124,7 +125,7 @@ static void a_failed_save_leaves_nothing(void **state)
     fixture *f = *state;
     assert_int_equal(mkdir(f->path, 0700), 0);
     assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_EIO);
-    says(f, "cannot put");
+    says(f, f->path);
     assert_int_equal(rmdir(f->path), 0);
 }
 
@@ -192,7 +193,7 @@ static void buffers_are_saved_but_not_hashed(void **state)
     buffer_of(&n, n.state, "bn1.running_var")[1] = -0.25f;
     assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_OK);
     assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_EFORMAT);
-    says(f, "bn1.running_var: element 1 is -0.25, and no variance is negative");
+    says(f, "bn1.running_var|element 1|-0.25");
     buffer_of(&n, n.state, "bn1.running_var")[0] = NAN;
     assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_ENONFINITE);
     says(f, "bn1.running_var");
@@ -239,7 +240,7 @@ static void a_file_without_statistics_is_refused(void **state)
     int64_t batches = 7;
     save_without(f->path, &n, "layer1.0.bn2.running_var");
     assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_EMISMATCH);
-    says(f, "no tensor layer1.0.bn2.running_var, which resnet18 has as (2)");
+    says(f, "layer1.0.bn2.running_var|resnet18|(2)");
     memcpy(buffer_of(&n, n.state_back, "bn1.num_batches_tracked"), &batches, sizeof batches);
     save_without(f->path, &n, "num_batches_tracked"); /* as converters leave it out */
     assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_OK);
@@ -256,7 +257,7 @@ static void files_that_cannot_be_are_named(void **state)
     assert_int_equal(eni_weights_save("/nowhere/at/all.safetensors", &f->schema, f->flat, NULL), EN_ENOENT);
     says(f, "/nowhere/at/all.safetensors");
     assert_int_equal(eni_weights_load("/dev/null", &f->schema, f->back, NULL), EN_EIO);
-    says(f, "not a regular file");
+    says(f, "regular file");
     assert_int_equal(mkfifo(f->path, 0600), 0);
     assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EIO); /* and does not wait */
     unlink(f->path);
@@ -296,12 +297,12 @@ static void another_network_is_refused_with_both_shapes(void **state)
 
     assert_int_equal(en_schema_init(&wider, &other), EN_OK);
     assert_int_equal(eni_weights_load(f->path, &other, weights, NULL), EN_EMISMATCH);
-    says(f, "tensor net1.weight is (10, 10), but wider has it as (12, 10)");
+    says(f, "net1.weight|(10, 10)|wider|(12, 10)");
     en_schema_fini(&other);
 
     assert_int_equal(en_schema_init(&longer, &other), EN_OK);
     assert_int_equal(eni_weights_load(f->path, &other, weights, NULL), EN_EMISMATCH);
-    says(f, "no tensor net3.weight, which longer has as (5, 5)");
+    says(f, "net3.weight|longer|(5, 5)");
     for (int i = 0; i < 1024; i++)
         assert_true(weights[i] == untouched);
     en_schema_init_param(&other, 1, weights);
@@ -309,7 +310,7 @@ static void another_network_is_refused_with_both_shapes(void **state)
     en_schema_fini(&other);
 
     assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EMISMATCH);
-    says(f, "tensor net3.weight (5, 5), which toy does not have");
+    says(f, "net3.weight|(5, 5)|toy");
 }
 
 /* What DistributedDataParallel, torch.compile and both put in front of every name; and what neither does. */
@@ -329,10 +330,10 @@ static void wrapped_names_are_told(void **state)
         assert_int_equal(eni_st_write(f->path, entries, f->schema.ntensors, NULL, 0), EN_OK);
         assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EMISMATCH);
         if (p > 2) {
-            says(f, "no tensor net1.weight, which toy has as");
+            says(f, "net1.weight|toy|(10, 10)");
             continue;
         }
-        snprintf(expected, sizeof expected, "net1.weight is called %snet1.weight there", prefixes[p]);
+        snprintf(expected, sizeof expected, "net1.weight|%snet1.weight", prefixes[p]);
         says(f, expected);
         says(f, "model.module.state_dict()");
     }
@@ -366,47 +367,46 @@ static void malformed_files_are_refused(void **state)
         size_t data;
         const char *says;
     } cases[] = {
-        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("a", "[2]", "0", "8") "}", 8, "not valid"},
-        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[2]", "4", "12") "}", 12, "b overlaps another"},
-        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[1]", "12", "16") "}", 16, "b has a hole before it"},
-        {"{" ENTRY("a", "[1]", "4", "8") "}", 8, "a has a hole before it"},
-        {"{" ENTRY("a", "[2]", "0", "8") "}", 12, "4 bytes after the last tensor"},
-        {"{" ENTRY("a", "[2]", "0", "8") "}", 4, "do not lie in the 4 bytes of data"},
-        {"{" ENTRY("a", "[2]", "8", "0") "}", 8, "do not lie in"},
-        {"{" ENTRY("a", "[2]", "-8", "0") "}", 8, "do not lie in"},
-        {"{" ENTRY("a", "[2]", "0", "8.0") "}", 8, "do not lie in"},
-        {"{" ENTRY("a", "[2]", "0", "8,9") "}", 8, "do not lie in"},
-        {"{" ENTRY("a", "[3]", "0", "8") "}", 8, "shape (3) in 8 bytes"},
-        {"{" ENTRY("a", "[1]", "0", "5") "}", 5, "shape (1) in 5 bytes"},
-        {"{" ENTRY("a", "[-2]", "0", "8") "}", 8, "side 0 of the shape"},
-        {"{" ENTRY("a", "[2.0]", "0", "8") "}", 8, "side 0 of the shape"},
-        {"{" ENTRY("a", "[4294967296,4294967296]", "0", "0") "}", 0, "side 1 of the shape"},
-        {"{" ENTRY("a", "[4611686018427387905]", "0", "4") "}", 4, "shape (4611686018427387905) in 4"},
-        {"{" ENTRY("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "at most 8 sides"},
-        {"{" ENTRY("a", "7", "0", "4") "}", 4, "not a list"},
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("a", "[2]", "0", "8") "}", 8, "header|duplicate"},
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[2]", "4", "12") "}", 12, "tensor b|overlap"},
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[1]", "12", "16") "}", 16, "tensor b|hole"},
+        {"{" ENTRY("a", "[1]", "4", "8") "}", 8, "tensor a|hole"},
+        {"{" ENTRY("a", "[2]", "0", "8") "}", 12, "4 bytes|last tensor"},
+        {"{" ENTRY("a", "[2]", "0", "8") "}", 4, "[0, 8]|4 bytes of data"},
+        {"{" ENTRY("a", "[2]", "8", "0") "}", 8, "data_offsets"},
+        {"{" ENTRY("a", "[2]", "-8", "0") "}", 8, "data_offsets"},
+        {"{" ENTRY("a", "[2]", "0", "8.0") "}", 8, "data_offsets"},
+        {"{" ENTRY("a", "[2]", "0", "8,9") "}", 8, "data_offsets"},
+        {"{" ENTRY("a", "[3]", "0", "8") "}", 8, "(3)|8 bytes"},
+        {"{" ENTRY("a", "[1]", "0", "5") "}", 5, "(1)|5 bytes"},
+        {"{" ENTRY("a", "[-2]", "0", "8") "}", 8, "side 0"},
+        {"{" ENTRY("a", "[2.0]", "0", "8") "}", 8, "side 0"},
+        {"{" ENTRY("a", "[4294967296,4294967296]", "0", "0") "}", 0, "side 1"},
+        {"{" ENTRY("a", "[4611686018427387905]", "0", "4") "}", 4, "(4611686018427387905)|4 bytes"},
+        {"{" ENTRY("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "8 sides"},
+        {"{" ENTRY("a", "7", "0", "4") "}", 4, "shape|list"},
         {"{" ENTRY("a\\u001b[2J", "[1]", "0", "4") "}", 4, "control characters"},
         {"{" ENTRY("", "[1]", "0", "4") "}", 4, "empty"},
         {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "dtype F16"},
-        {"{" INT64("a", "[]") "}", 8,
-         "a has dtype I64; only F32 is read, and I64 for num_batches_tracked: leave it out of the file if"},
-        {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
-         "F32 is read: convert it with .float()"},
-        {"{" INT64("a.num_batches_tracked", "[1]") "}", 8, "is (1), and a number of batches is ()"},
+        {"{" INT64("a", "[]") "}", 8, "tensor a|dtype I64|F32|num_batches_tracked|.float()"},
+        {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "BF16|F32|.float()"},
+        {"{" INT64("a.num_batches_tracked", "[1]") "}", 8, "num_batches_tracked|(1)|()"},
         {"{" INT64("xnum_batches_tracked", "[]") "}", 8, "dtype I64"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "not an object of dtype, shape and data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not an object of"},
-        {"{\"a\":[]}", 0, "not an object of"},
-        {"{\"__metadata__\":7}", 0, "__metadata__ is not an object"},
-        {"{\"__metadata__\":{\"a\":7}}", 0, "other than text"},
-        {"[\"a\"]", 0, "does not begin with {"},
-        {"{\"a\"", 0, "not valid"},
-        {"{} x", 0, "not valid"},
-        {"", 0, "not a safetensors file"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "dtype, shape and data_offsets"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
+         "dtype, shape and data_offsets"},
+        {"{\"a\":[]}", 0, "dtype, shape and data_offsets"},
+        {"{\"__metadata__\":7}", 0, "__metadata__|object"},
+        {"{\"__metadata__\":{\"a\":7}}", 0, "__metadata__|text"},
+        {"[\"a\"]", 0, "header|{"},
+        {"{\"a\"", 0, "header|byte"},
+        {"{} x", 0, "header|byte"},
+        {"", 0, "safetensors"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         f->line[0] = '\0';
         assert_int_equal(parse(cases[i].header, cases[i].data, strlen(cases[i].header)), EN_EFORMAT);
-        if (strstr(f->line, cases[i].says) == NULL) fail_msg("case %zu says \"%s\"", i, f->line);
+        if (!mentions(f->line, cases[i].says)) fail_msg("case %zu says \"%s\"", i, f->line);
     }
 }
 
@@ -443,7 +443,7 @@ static void values_that_are_not_finite_are_refused(void **state)
     const float values[] = {1, INFINITY};
     memcpy(bytes + 8 + sizeof header - 1, values, sizeof values);
     assert_int_equal(eni_st_parse("f", bytes, 8 + sizeof header - 1 + 8, &file), EN_ENONFINITE);
-    says(f, "tensor a: element 1 is inf");
+    says(f, "tensor a|element 1|inf");
 }
 
 static void numbers_of_batches_are_checked(void **state)
@@ -460,7 +460,7 @@ static void numbers_of_batches_are_checked(void **state)
         assert_int_equal(st, i < 2 ? EN_OK : EN_EFORMAT);
         eni_st_close(&file);
     }
-    says(f, "tensor bn.num_batches_tracked: 9007199254740993 is no number of batches, 0 to 2^53");
+    says(f, "bn.num_batches_tracked|9007199254740993|2^53");
 }
 
 /* Scalars, empty tensors and any order of names are part of the format. */

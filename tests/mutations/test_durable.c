@@ -21,6 +21,8 @@
 #include "models/formats/safetensors.h"
 #include "server/state.h"
 
+/* Promise: A folder that cannot be synced does not fail a checkpoint; an error of the disk does. */
+
 /* What happened, a letter each: f a file was synchronised, F that failed, r a file renamed, d a folder
  * synchronised. */
 static struct {

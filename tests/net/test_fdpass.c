@@ -25,6 +25,8 @@
 #include "runtime/net/fdpass.h"
 #include "runtime/net/tcp.h"
 
+/* Promise: A process of another user cannot hand a data set to the ranks of a host. */
+
 static int64_t soon(void)
 {
     return eni_now_ns() + 60 * ENI_SECOND;

@@ -2,8 +2,8 @@
  * and on a real one.
  *
  * Plugins come from $ENTRAIN_PLUGIN_PATH, else from the argument that ctest gives, else from the build
- * folder. Where there is no GPU a test is skipped (77) with the reason; a library that is there and does not
- * load is a failure. */
+ * folder. Without a GPU a test is skipped (77) with the reason; a library that exists and does not load is a
+ * failure. */
 #ifndef TESTS_OPS_GPU_RIG_H
 #define TESTS_OPS_GPU_RIG_H
 

@@ -179,7 +179,7 @@ static void run_ref(gpu_trial *t)
     if (t->op.flags & EN_OP_BIAS) scale_all(want->db, want->nb, 1.0f / t->scale);
 }
 
-/* A cast is no operation of ref: a relu stands in, whose results are then replaced. */
+/* ref has no cast: a relu stands in, and its results are replaced. */
 static en_op op_of_ref(const en_op *op)
 {
     en_op plain = *op;

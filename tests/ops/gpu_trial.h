@@ -1,8 +1,8 @@
 /* gpu_trial.h - one operation on a GPU beside ref on the same numbers.
  *
  * With 16 bits, ref gets inputs that were rounded to them, so that what remains is the rounding of sums and
- * of results. Backward runs on ref's y on both sides: where y is near 0 a fused relu would else be open on
- * one side and closed on the other, which is no error. Every tensor on the GPU lies between two guard zones;
+ * of results. Backward runs on ref's y on both sides: otherwise, with y near 0, a fused relu may be open on
+ * one side and closed on the other without an error. Every tensor on the GPU lies between two guard zones;
  * what a call may not write must be as it was, to the bit. */
 #ifndef TESTS_OPS_GPU_TRIAL_H
 #define TESTS_OPS_GPU_TRIAL_H
@@ -59,7 +59,7 @@ void gpu_trial_set(gpu_trial *t, int which, const float *values);
  * gave (want.ny floats), or NULL. */
 void gpu_trial_run(gpu_trial *t, float *y_out);
 
-/* What its calls take: a test may give others. */
+/* The arguments of its calls: a test may give others. */
 en_args gpu_trial_args(const gpu_trial *t);
 
 /* The calls alone: forward, then backward on this y. Nothing is looked at until gpu_trial_look. */

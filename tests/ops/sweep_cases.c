@@ -156,8 +156,7 @@ bool sweep_case(int64_t i, en_op *op_out)
               : combination < CONVS           ? conv_case(combination)
               : combination < CONVS + LINEARS ? linear_case(combination - CONVS)
                                               : other_case(combination - CONVS - LINEARS);
-    const bool is_alone =
-        op_out->kind == EN_OP_BATCHNORM && !(op_out->flags & EN_OP_FORWARD_ONLY) &&
-        op_out->x.n * op_out->x.h * op_out->x.w == 1; /* of one value there is no variance */
+    const bool is_alone = op_out->kind == EN_OP_BATCHNORM && !(op_out->flags & EN_OP_FORWARD_ONLY) &&
+                          op_out->x.n * op_out->x.h * op_out->x.w == 1; /* one value has no variance */
     return en_op_output(op_out, &y) == EN_OK && !is_alone;
 }

@@ -121,15 +121,15 @@ void sweep_expect_no_more(sweep_expected *e)
     trial_fini(&e->ref);
 }
 
-/* Of the largest value of a tensor: sums are rounded in another order by oneDNN, and those of batch normalisation are
- * kept in float for a while. Everything else is ref's arithmetic. */
+/* Relative to the largest value of a tensor: oneDNN rounds sums in another order, and batch normalisation
+ * keeps its sums in float for a while. Everything else is ref's arithmetic. */
 static double tolerance(uint32_t kind)
 {
     return kind == EN_OP_CONV2D || kind == EN_OP_BATCHNORM ? 5e-6 : kind == EN_OP_LINEAR ? 2e-6 : 0.0;
 }
 
-/* Of the terms of a batch normalisation's gradient by its input, gradient times weight over deviation. They cancel: over
- * two values nearly to nothing, and the less these two differ, the larger the terms are. */
+/* Relative to the terms of a batch normalisation's input gradient: gradient times weight over deviation. They
+ * cancel: over two values nearly to nothing, and the less these two differ, the larger the terms are. */
 static double largest_term(const trial *t)
 {
     const int64_t c = t->op.x.c, pixels = t->nx / c;
@@ -145,8 +145,8 @@ static double largest_term(const trial *t)
     return largest;
 }
 
-/* What a sum of so many products of numbers in (-1, 1) is like: it may happen to be near 0 where all of a tensor is one
- * sum, and is then no measure of its error. */
+/* The typical size of a sum of so many products of numbers in (-1, 1). A tensor that is one sum may happen to
+ * be near 0, and then does not measure its error. */
 static double usual(const trial *t, int tensor)
 {
     const double taps = (double)(t->nw / (t->nb > 0 ? t->nb : 1));
@@ -175,7 +175,7 @@ static void against_ref(const trial *got, const float *is, const float *should, 
     if (widest > here->worst[kind][tensor]) here->worst[kind][tensor] = widest;
 }
 
-/* Of the running statistics those that count: the padding is no number. */
+/* Only the running statistics that count: the padding is NaN. */
 static void stats_against_ref(const trial *got, const trial *ref)
 {
     against_ref(got, got->stats, ref->stats, (size_t)got->nb, STATS);
@@ -210,7 +210,7 @@ static void same_bits(const trial *got, const sweep_expected *e, int tensor, con
                 (double)then, as);
 }
 
-/* What a pass left. */
+/* The results of a pass. */
 static void look(const trial *got, sweep_expected *e, int pass)
 {
     for (int k = DY; k < WORKSPACE; k++) {

@@ -1,9 +1,9 @@
-/* sweep_check.h - one operation on one device, many times: are the numbers ref's, the bits the same each time, and the
- * memory beside its tensors left alone?
+/* sweep_check.h - one operation on one device, many times: are the numbers ref's, the bits the same each
+ * time, and the memory beside its tensors left alone?
  *
- * In each run outputs and workspace begin as no numbers, each tensor lies between guards (guarded.h), and a pass may write
- * what is its own and nothing else. Backward runs on ref's y: where y is near 0 a fused relu would else be open on one side
- * and closed on the other, which is no error.
+ * In each run outputs and workspace begin as no numbers, each tensor lies between guards (guarded.h), and a
+ * pass may write what is its own and nothing else. Backward runs on ref's y: otherwise, with y near 0, a
+ * fused relu may be open on one side and closed on the other without an error.
  *
  * What is wrong ends the process, for after it nothing in there can be trusted: so check in a child. */
 #ifndef TESTS_OPS_SWEEP_CHECK_H
@@ -34,7 +34,7 @@ typedef struct sweep_limits {
     unsigned hangs_after; /* seconds; then SIGALRM ends the process */
 } sweep_limits;
 
-/* What ref says, and what the first run gave. */
+/* ref's results, and those of the first run. */
 typedef struct sweep_expected {
     trial ref;
     float *dy, *stats; /* before backward, before forward */
@@ -42,7 +42,7 @@ typedef struct sweep_expected {
     bool has_first[3]; /* of a pass */
 } sweep_expected;
 
-/* Of this process, once. */
+/* Once per process. */
 void sweep_begin(sweep_place *place, const sweep_limits *limits);
 
 /* Runs the operation on ref. */

@@ -15,6 +15,8 @@
 
 #include "core/log.h"
 #include "tests/ops/trial.h"
+
+/* Promise: No thread of a rank is bound to a core. */
 #ifdef EN_HAVE_ONEDNN
 #include "ops/cpu/cpu.h"
 #endif
@@ -27,14 +29,14 @@ static void keep_error(void *user, int level, const char *subsystem, const char 
     if (level == ENI_LOG_ERROR) snprintf(last_error, sizeof last_error, "%s", text);
 }
 
-/* Opening `spec` must fail so, with one error that says `word`. */
+/* Opening `spec` must fail so, with one error that names `word`. */
 static void refuse(const char *spec, const char *folder, int threads, en_status want, const char *word)
 {
     eni_device device = {0};
     last_error[0] = '\0';
     assert_int_equal(eni_device_open(spec, folder, threads, &device), want);
     if (!strstr(last_error, word))
-        fail_msg("\"%s\": the error \"%s\" does not say \"%s\"", spec, last_error, word);
+        fail_msg("\"%s\": the error \"%s\" does not name \"%s\"", spec, last_error, word);
     assert_null(device.ctx);
     eni_device_close(&device); /* safe on what was never opened */
 }
@@ -55,8 +57,8 @@ static void a_name_that_is_none_is_refused(void **state)
                            "averyveryverylongname",
                            "cuda:99999999999999999999"};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
-        refuse(specs[i], EN_BUILD_DIR, 1, EN_EINVAL, "is not a device");
-    refuse("ref", "", 0, EN_EINVAL, "at least one");
+        refuse(specs[i], EN_BUILD_DIR, 1, EN_EINVAL, specs[i]);
+    refuse("ref", "", 0, EN_EINVAL, "0 threads");
 }
 
 static void an_absent_library_names_the_remedy(void **state)
@@ -64,7 +66,7 @@ static void an_absent_library_names_the_remedy(void **state)
     (void)state;
     refuse("cpu", "/nonexistent", 1, EN_ENOENT, "libdnnl-dev");
     refuse("cuda:1", "/nonexistent", 1, EN_ENOENT, "/nonexistent/device_cuda.so");
-    refuse("abacus", "/nonexistent", 1, EN_ENOENT, "known are");
+    refuse("abacus", "/nonexistent", 1, EN_ENOENT, "abacus");
 }
 
 static void a_wrong_library_is_refused(void **state)
@@ -72,10 +74,10 @@ static void a_wrong_library_is_refused(void **state)
     (void)state;
     const char *folder = EN_BUILD_DIR "/test/devices";
     refuse("wrong1", folder, 1, EN_EVERSION, "ABI 43");
-    refuse("wrong2", folder, 1, EN_EVERSION, "table of 16 bytes");
-    refuse("wrong3", folder, 1, EN_EVERSION, "does not serve device ABI 2");
-    refuse("wrong4", folder, 1, EN_EFORMAT, "no symbol en_device_entry");
-    refuse("wrong6", folder, 1, EN_EVERSION, "is the device \"right\", not \"wrong6\"");
+    refuse("wrong2", folder, 1, EN_EVERSION, "16 bytes");
+    refuse("wrong3", folder, 1, EN_EVERSION, "ABI 2");
+    refuse("wrong4", folder, 1, EN_EFORMAT, "en_device_entry");
+    refuse("wrong6", folder, 1, EN_EVERSION, "\"right\"");
 }
 
 static void a_file_that_is_no_library_is_refused(void **state)
@@ -88,8 +90,8 @@ static void a_file_that_is_no_library_is_refused(void **state)
     assert_non_null(file);
     fputs("not a library", file);
     fclose(file);
-    refuse("text", folder, 1, EN_EFORMAT, "not a shared object");
-    assert_non_null(strstr(last_error, "install it again"));
+    refuse("text", folder, 1, EN_EFORMAT, "device_text.so");
+    assert_non_null(strstr(last_error, "install"));
     remove(path);
     remove(folder);
 }
@@ -110,7 +112,7 @@ static void a_library_that_is_cut_off_is_refused(void **state)
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, n / 2, file), n / 2);
     fclose(file);
-    refuse("half", folder, 1, EN_EFORMAT, "device_half.so is cut off");
+    refuse("half", folder, 1, EN_EFORMAT, "device_half.so");
     remove(path);
     remove(folder);
 }
@@ -120,7 +122,7 @@ static void a_library_that_misses_another_names_the_package(void **state)
 {
     (void)state;
     refuse("wrong5", EN_BUILD_DIR "/test/devices", 1, EN_EUNSUPPORTED, "libcudnn_absent.so");
-    assert_non_null(strstr(last_error, "install cuDNN"));
+    assert_non_null(strstr(last_error, "libcudnn9"));
     assert_non_null(strstr(last_error, "--device=cpu"));
 }
 
@@ -152,24 +154,13 @@ static void a_spec_says_which_ones_or_leaves_it_open(void **state)
 
 static void a_spec_that_is_none_is_refused(void **state)
 {
-    static const char *const bad[][2] = {{"", "cpu:0,cpu:1"},
-                                         {"cuda: 1", "cuda:INDEX"},
-                                         {"cuda:+1", "cuda:INDEX"},
-                                         {"cuda:1024", "INDEX"},
-                                         {"cuda:", "cuda:INDEX"},
-                                         {"cuda:99999999999", "cuda:INDEX"},
-                                         {"cpu,cpu", "cpu:0,cpu:1"},
-                                         {"cpu:0,", "cpu:0,cpu:1"},
-                                         {",cpu:0", "cpu:0,cpu:1"},
-                                         {"cpu:0,,cpu:1", "cpu:0,"},
-                                         {"cpu:0,1", "cpu:0,cpu:1"},
-                                         {"cpu:0,cpu", "cpu:0,cpu:1"},
-                                         {"cpu:all", "cuda:all"},
-                                         {"cuda:all,cuda:0", "cuda:all"},
-                                         {"auto:0", "cpu:0,cpu:1"},
-                                         {"cpu:0,cuda:0", "devices of one kind"},
-                                         {"cpu:0,cpu0:1", "devices of one kind"},
-                                         {"cpu:1,cpu:0,cpu:01", "each device once"}};
+    static const char *const bad[][2] = {
+        {"", "cpu:0,cpu:1"},          {"cuda: 1", "cuda:INDEX"},       {"cuda:+1", "cuda:INDEX"},
+        {"cuda:1024", "INDEX"},       {"cuda:", "cuda:INDEX"},         {"cuda:99999999999", "cuda:INDEX"},
+        {"cpu,cpu", "cpu:0,cpu:1"},   {"cpu:0,", "cpu:0,cpu:1"},       {",cpu:0", "cpu:0,cpu:1"},
+        {"cpu:0,,cpu:1", "cpu:0,"},   {"cpu:0,1", "cpu:0,cpu:1"},      {"cpu:0,cpu", "cpu:0,cpu:1"},
+        {"cpu:all", "cuda:all"},      {"cuda:all,cuda:0", "cuda:all"}, {"auto:0", "cpu:0,cpu:1"},
+        {"cpu:0,cuda:0", "one kind"}, {"cpu:0,cpu0:1", "one kind"},    {"cpu:1,cpu:0,cpu:01", "once"}};
     eni_device_list list = {.n = 5};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -181,7 +172,7 @@ static void a_spec_that_is_none_is_refused(void **state)
     for (int i = 1; i <= ENI_DEVICES_MAX; i++)
         snprintf(many + strlen(many), 16, ",cpu:%d", i);
     assert_int_equal(eni_device_list_parse(many, "", &list), EN_EINVAL);
-    assert_non_null(strstr(last_error, "at most 64 devices"));
+    assert_non_null(strstr(last_error, "64 devices"));
     assert_int_equal(list.n, 5);
     *strrchr(many, ',') = '\0';
     assert_int_equal(eni_device_list_parse(many, "", &list), EN_OK);
@@ -198,7 +189,7 @@ static void one_is_opened_at_a_time(void **state)
     assert_ptr_equal(first.ops, second.ops);
     eni_device_close(&first);
     eni_device_close(&second);
-    refuse("ref:0,ref:1", "", 1, EN_EINVAL, "names 2 devices");
+    refuse("ref:0,ref:1", "", 1, EN_EINVAL, "2 devices");
 }
 
 static void host_devices_say_that_short_floats_take_a_gpu(void **state)
@@ -389,7 +380,7 @@ static void openmp_binds_no_thread(void **state)
 }
 
 /* Before anything loads OpenMP. */
-/* What oneDNN calls a failure is for its makers. */
+/* A refusal names the operation and a remedy; oneDNN's own name of the failure is for its developers. */
 static void a_failure_of_onednn_is_a_sentence(void **state)
 {
     (void)state;
@@ -397,17 +388,18 @@ static void a_failure_of_onednn_is_a_sentence(void **state)
     static const struct {
         dnnl_status_t status;
         en_status want;
-        const char *says;
+        const char *remedy;
     } cases[] = {
-        {dnnl_unimplemented, EN_EUNSUPPORTED,
-         "oneDNN has no code for a convolution in this shape on this CPU; --device=ref does without oneDNN"},
-        {dnnl_out_of_memory, EN_ENOMEM, "oneDNN finds no memory for a convolution"},
-        {dnnl_invalid_arguments, EN_EBUG, "oneDNN failed at a convolution; --device=ref does without oneDNN"},
-        {dnnl_runtime_error, EN_EBUG, "oneDNN failed at a convolution; --device=ref does without oneDNN"},
+        {dnnl_unimplemented, EN_EUNSUPPORTED, "--device=ref"},
+        {dnnl_out_of_memory, EN_ENOMEM, "memory"},
+        {dnnl_invalid_arguments, EN_EBUG, "--device=ref"},
+        {dnnl_runtime_error, EN_EBUG, "--device=ref"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(eni_dnnl_check(cases[i].status, "a convolution"), cases[i].want);
-        assert_string_equal(last_error, cases[i].says);
+        assert_non_null(strstr(last_error, "oneDNN"));
+        assert_non_null(strstr(last_error, "a convolution"));
+        assert_non_null(strstr(last_error, cases[i].remedy));
     }
     assert_int_equal(eni_dnnl_check(dnnl_success, "a convolution"), EN_OK);
 #else

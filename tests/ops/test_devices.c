@@ -11,6 +11,9 @@
 
 #include "tests/ops/trial.h"
 
+/* Promise: Our own loops on the cpu device give the same bits with one thread and with four.
+ * Promise: A batch that is not finite leaves running statistics unchanged, and evaluation writes none. */
+
 static eni_device ref, cpu, cpu2, cpu4; /* with one, two and four threads */
 
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. */
@@ -27,7 +30,7 @@ static double tolerance(const en_op *op)
     return op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR || op->kind == EN_OP_BATCHNORM ? 5e-6 : 0.0;
 }
 
-/* What the running statistics are; the padding between them is no number. */
+/* The running statistics; the padding between them is NaN. */
 static void compare_stats(const trial *got, const trial *want, double gap)
 {
     if (got->nstats == 0) return;
@@ -137,7 +140,7 @@ static bool is_onednn(const en_op *op)
     return (op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR) && !is_winograd;
 }
 
-/* Of our own loops, whatever is summed; oneDNN's depend on it. */
+/* Holds for our own loops, whatever they sum; oneDNN's bits depend on the threads. */
 static void four_threads_give_the_bits_of_one(void **state)
 {
     (void)state;
@@ -216,7 +219,7 @@ static void evaluation_reads_the_statistics_alone(void **state)
         }
 }
 
-/* One overflow would poison the running statistics for ever. */
+/* One overflow would poison the running statistics permanently. */
 static void statistics_stay_where_a_batch_is_not_finite(void **state)
 {
     (void)state;

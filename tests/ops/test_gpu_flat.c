@@ -29,7 +29,7 @@ typedef struct trial {
     const char *optimizer; /* NULL: sgd */
 } trial;
 
-/* What the host has, and what the GPU has of it. */
+/* The host's vectors, and the GPU's copies. */
 typedef struct vectors {
     float source[WORLD][MOST + 8], w[MOST + 8], m[MOST + 8], square[MOST + 8], mean[MOST + 8];
     float *gpu_source[WORLD], *gpu_w, *gpu_m, *gpu_square, *gpu_mean, *gpu_total;
@@ -155,7 +155,7 @@ static const eni_hyper hypers[] = {
     {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f},
     {.lr = 0.07f, .momentum = 0.5f, .nesterov = 1},
     {.lr = 0.07f, .momentum = 0.87f, .weight_decay = 1e-2f, .nesterov = 1},
-    {.lr = 0.07f, .nesterov = 1}, /* without momentum there is no Nesterov */
+    {.lr = 0.07f, .nesterov = 1}, /* Nesterov needs momentum */
 };
 enum { HYPERS = sizeof hypers / sizeof *hypers };
 
@@ -246,7 +246,7 @@ static void a_rank_without_samples_is_left_out(void **state)
         }
 }
 
-/* What it holds may be anything: -0, infinity. It takes no part. */
+/* It may hold anything: -0, infinity. It takes no part. */
 static void what_is_left_out_is_not_read(void **state)
 {
     (void)state;

@@ -67,7 +67,7 @@ static void put_step(void)
     GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, s.stepped));
 }
 
-/* What it must come to. */
+/* The expected result. */
 typedef struct host {
     float g[COUNT], w[COUNT], m[COUNT];
 } host;

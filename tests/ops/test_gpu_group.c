@@ -31,7 +31,7 @@ typedef struct board {
 
 static board *shared;
 
-/* What a group is asked to obey. */
+/* The `alive` of a group. */
 static en_status alive(void *user)
 {
     const int64_t *deadline = user;

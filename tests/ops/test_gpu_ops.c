@@ -31,6 +31,8 @@
 #include "core/memory.h"
 #include "tests/ops/gpu_trial.h"
 
+/* Promise: On a GPU, a batch that is not finite leaves running statistics unchanged, in three types. */
+
 static eni_device ref;
 static gpu_rig plain, tf32, exact; /* exact: EN_OPEN_DETERMINISTIC */
 
@@ -113,7 +115,7 @@ static int has_type(const en_op *op, uint32_t dtype)
     return op->kind != EN_OP_NLL || dtype == EN_F32;
 }
 
-/* What the fixed set of trial.h lacks: large batches, small ones of many classes, and a cast. */
+/* Cases beyond the fixed set of trial.h: large batches, small ones of many classes, and a cast. */
 static const en_op *more_ops(int *count_out)
 {
     static en_op ops[64];
@@ -199,7 +201,7 @@ static void weights_on_bounds_of_four_bytes(void **state)
     for_all(agrees_skewed, 0);
 }
 
-/* What begins on 16 bytes is given to the libraries as it is, which may count on 16 and no more. */
+/* Memory that begins on 16 bytes is given to the libraries as it is; they may rely on 16 and no more. */
 static void weights_on_bounds_of_sixteen_bytes(void **state)
 {
     (void)state;
@@ -537,7 +539,8 @@ static int is_refused(const char *word)
     return (at_once && strstr(at_once, word)) || (when_run && strstr(when_run, word));
 }
 
-/* What the environment took from the libraries (tests/fake_gpu) is not used, and nothing else changes. */
+/* Features that the environment took from the libraries (tests/fake_gpu) are not used, and nothing else
+ * changes. */
 static void what_libraries_lack_is_done_otherwise(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@ enum { COUNT = 10007, RANKS = 3, SECONDS = 30 };
 
 static gpu_rig rig;
 
-/* What the processes tell each other. */
+/* The messages between the processes. */
 typedef struct board {
     uint8_t handle[RANKS][EN_GPU_HANDLE];
     _Atomic int is_refused;

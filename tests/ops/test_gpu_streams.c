@@ -255,8 +255,8 @@ static void too_much_is_said_and_is_not_the_end(void **state)
     void *memory = NULL;
     assert_int_equal(rig.ops->alloc(rig.ctx, UINT64_C(1) << 46, &memory), EN_ENOMEM);
     assert_null(memory);
-    if (!strstr(gpu_last_error(), "67108864 MiB") || !strstr(gpu_last_error(), "MiB are free"))
-        fail_msg("\"%s\" does not say what was asked for and what is free", gpu_last_error());
+    if (!strstr(gpu_last_error(), "67108864 MiB") || !strstr(gpu_last_error(), "free"))
+        fail_msg("\"%s\" does not name the request and the free memory", gpu_last_error());
     const float one = 1.0f;
     float got = 0;
     float *good = gpu_put(&rig, &one, 1);

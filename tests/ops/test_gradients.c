@@ -1,6 +1,7 @@
 /* test_gradients.c - ref against the definitions: each operation once more, in double and straight from its
- * formula, and ref's gradients against central differences of that. What PyTorch defines (which of equal values
- * a pooling picks, how running statistics move) stands in tests/goldens/ops.json, by tools/make_goldens.py. */
+ * formula, and ref's gradients against central differences of that. PyTorch's definitions (which of equal
+ * values a pooling picks, how running statistics move) are in tests/goldens/ops.json, by
+ * tools/make_goldens.py. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,8 @@
 #include <jansson.h>
 
 #include "tests/ops/trial.h"
+
+/* Promise: Batch normalisation, with its running statistics, and pooling are PyTorch's. */
 
 static eni_device ref;
 
@@ -141,7 +144,7 @@ static double output_at(const exact *e, int64_t n, int64_t p, int64_t q, int64_t
     }
 }
 
-/* What a gradient is taken of: sum of dy * y, for a loss its value. */
+/* The function to differentiate: sum of dy * y, for a loss its value. */
 static int gives_loss(uint32_t kind)
 {
     return kind == EN_OP_NLL || kind == EN_OP_CROSS_ENTROPY || kind == EN_OP_MSE;
@@ -320,7 +323,7 @@ static int64_t integer(const json_t *facts, const char *key)
     return (int64_t)json_integer_value(json_object_get(facts, key));
 }
 
-/* The numbers under a key; false: there are none. */
+/* The numbers under a key; false without them. */
 static bool read_numbers(const json_t *facts, const char *key, float *to, int64_t count)
 {
     const json_t *list = json_object_get(facts, key);

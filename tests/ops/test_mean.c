@@ -134,7 +134,7 @@ static void slices_equal_the_whole(void **state)
             }
 }
 
-/* What a ring does: the sum of chunk c starts at rank c and visits the ranks in turn. */
+/* As in a ring: the sum of chunk c starts at rank c and visits the ranks in turn. */
 static void a_travelling_sum_equals_the_ring_order(void **state)
 {
     (void)state;

@@ -17,6 +17,8 @@
 #include "ops/ref/ref.h"
 #include "tests/ops/trial.h"
 
+/* Promise: Our own loops give the same bits with and without vectors, also on plain x86-64. */
+
 #ifdef EN_HAVE_ONEDNN
 #include "ops/cpu/cpu.h"
 extern const eni_cpu_kernel plain_cpu_batchnorm, plain_cpu_pool, plain_cpu_winograd;
@@ -136,7 +138,7 @@ static void ref_convolution(void **state)
 
 #ifdef EN_HAVE_ONEDNN
 
-/* What run_plan.c calls for a primitive: there are none here. */
+/* run_plan.c calls this for a primitive; no test here has one. */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
     (void)what;
@@ -145,7 +147,7 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 
 static bool has_no_memory;
 
-/* What winograd.c calls in the place of dnnl_sgemm. */
+/* winograd.c calls this in place of dnnl_sgemm. */
 dnnl_status_t plain_sgemm(char is_a_turned, char is_b_turned, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                           float alpha, const float *a, dnnl_dim_t lda, const float *b, dnnl_dim_t ldb,
                           float beta, float *c, dnnl_dim_t ldc);

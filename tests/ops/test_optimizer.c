@@ -15,6 +15,10 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 
+/* Promise: Adam and AdamW are torch.optim's, within 1e-6 a step.
+ * Promise: Parameter groups are torch.optim's param_groups, within 1e-6 a step; each element gets its
+ * group's rates, wherever ranges begin. */
+
 enum { COUNT = 1003, STEPS = 20 };
 
 /* PyTorch's `_single_tensor_sgd`, line by line; `buf` starts as None, which `first` stands for. */

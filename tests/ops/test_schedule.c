@@ -11,6 +11,9 @@
 
 #include "ops/optimizer.h"
 
+/* Promise: Learning rates are torch.optim.lr_scheduler's at the edges of epochs, to 1e-7: step, cosine,
+ * multistep, linear. */
+
 static void near(float got, double want)
 {
     assert_true(fabs((double)got - want) <= 1e-7 * fmax(1, fabs(want)));

@@ -13,9 +13,12 @@
 #include "tests/network.h"
 #include "tests/ops/trial.h"
 
+/* Promise: Our code allocates nothing in a step: in no operation, nor in convnet, mlp and resnet18.
+ * Promise: After ten warm-up steps, 200 more touch no new page. */
+
 static int threads = 1; /* of the device cpu: the first argument */
 
-/* What a step of an op allocates, once the first steps are over. */
+/* The allocations of a step of an op, after the first steps. */
 static allocations count_step(trial *t)
 {
     trial_run(t);
@@ -123,7 +126,7 @@ static void close_job(rig *r, en_batch *batch)
     rig_close(r);
 }
 
-/* What a step of the whole network allocates, graph and batch normalisation included. */
+/* The allocations of a step of the whole network, graph and batch normalisation included. */
 static allocations count_job(const struct job *job, const char *device)
 {
     rig r;

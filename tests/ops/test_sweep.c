@@ -30,6 +30,9 @@
 #include "tests/ops/sweep_cases.h"
 #include "tests/ops/sweep_check.h"
 
+/* Promise: Every operation of the cpu device gives ref's numbers, the same bits in every run, and touches
+ * nothing outside its tensors. */
+
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. EVERY so many of all
  * operations are in the sample: a number that shares no factor with those of the values, so that each of them appears. */
 #if defined(__SANITIZE_THREAD__)
@@ -53,7 +56,7 @@ static struct options {
              .one = -1,
              .limits = {.repeats = 200, .seconds = 0.005, .hangs_after = HANGS_AFTER}};
 
-/* What a job and its children share. */
+/* Shared by a job and its children. */
 typedef struct job {
     sweep_place place;
     int64_t at; /* in chosen */
@@ -75,7 +78,7 @@ static void child_begin(job *j, const sweep_limits *limits)
     sweep_begin(&j->place, limits);
 }
 
-/* Waits for a child. What it did wrong, in static storage; NULL: nothing. */
+/* Waits for a child. Its failure, in static storage; NULL if it passed. */
 static const char *outcome(pid_t child, const job *j)
 {
     static char text[320];
@@ -281,7 +284,7 @@ static pid_t start_load(void)
     if (load != 0) return load;
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* and it ends what it started */
     execlp("stress-ng", "stress-ng", "--quiet", "--cpu", "2", (char *)NULL);
-    fprintf(stderr, "without load: there is no stress-ng\n");
+    fprintf(stderr, "without load: stress-ng is not installed\n");
     _exit(0);
 }
 

@@ -33,7 +33,7 @@ void trial_init_in(trial *t, const trial_memory *memory, const eni_device *devic
                    uint64_t seed);
 void trial_fini(trial *t);
 
-/* What its calls take. */
+/* The arguments of its calls. */
 en_args trial_args(const trial *t);
 
 /* The running variances and the batches counted; the means are at t->stats. */

@@ -64,8 +64,8 @@ static void a_name_is_copied_and_a_long_one_keeps_its_end(void **state)
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
         const ssize_t n = read(ends[0], said, sizeof said - 1);
         close(ends[0]);
-        const char *end = "mine.so called exit(7)";
-        assert_true(n > (ssize_t)strlen(end) && strncmp(said, "build of ", 9) == 0);
+        const char *end = " exit(7)";
+        assert_true(n > (ssize_t)strlen(end) && memmem(said, (size_t)n, "/mine.so", 8) != NULL);
         assert_string_equal(said + n - strlen(end), end);
     }
 }

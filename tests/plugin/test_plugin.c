@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "entrain/graph.h"
 #include "plugin/plugin.h"
+#include "tests/mentions.h"
 
 #define FILES EN_BUILD_DIR "/test/plugins/networks"
 
@@ -30,7 +31,7 @@ static void refuses(const char *word, en_status expected, const char *words)
 {
     const void *table;
     assert_int_equal(eni_plugin_find(&kind, word, &table), expected);
-    if (strstr(said, words) == NULL) fail_msg("%s: '%s' does not say '%s'", word, said, words);
+    if (!mentions(said, words)) fail_msg("%s: '%s' does not say '%s'", word, said, words);
 }
 
 static void a_file_gives_its_first_table_or_the_one_named(void **state)
@@ -41,9 +42,8 @@ static void a_file_gives_its_first_table_or_the_one_named(void **state)
     assert_string_equal(((const en_network *)first)->name, "first");
     assert_int_equal(eni_plugin_find(&kind, FILES "1.so@last", &second), EN_OK);
     assert_string_equal(((const en_network *)second)->name, "last");
-    refuses(FILES "1.so@lost", EN_ENOENT,
-            "networks1.so: there is no model lost; the nearest is last: which ends");
-    refuses(FILES "1.so@qqqq", EN_ENOENT, "no model qqqq; `entrain models " FILES "1.so` lists them");
+    refuses(FILES "1.so@lost", EN_ENOENT, "networks1.so|model lost|nearest is last");
+    refuses(FILES "1.so@qqqq", EN_ENOENT, "model qqqq|`entrain models " FILES "1.so`");
 }
 
 static void a_table_that_ends_early_is_completed(void **state)
@@ -62,11 +62,11 @@ static void a_table_that_ends_early_is_completed(void **state)
 static void what_cannot_be_used_is_refused(void **state)
 {
     (void)state;
-    refuses(FILES "2.so", EN_EINVAL, "networks2.so has two models called first");
-    refuses(FILES "3.so", EN_EINVAL, "option stem of model last is too short");
+    refuses(FILES "2.so", EN_EINVAL, "networks2.so|first");
+    refuses(FILES "3.so", EN_EINVAL, "option stem|model last");
     refuses(EN_BUILD_DIR "/plugins/strategy_solo.so", EN_EFORMAT,
-            "no symbol en_network_entry; end it with: EN_EXPORT const en_network *en_network_entry(uint32_t");
-    refuses("nowhere.so", EN_ENOENT, "cannot open model ./nowhere.so: No such file or directory; build it");
+            "en_network_entry|EN_EXPORT const en_network *en_network_entry(uint32_t");
+    refuses("nowhere.so", EN_ENOENT, "./nowhere.so|No such file or directory|build it");
 }
 
 int main(void)

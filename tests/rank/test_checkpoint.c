@@ -24,6 +24,8 @@
 #include "tests/heard.h"
 #include "tests/network.h"
 
+/* Promise: A damaged checkpoint is never used: every flipped bit and every truncation is found. */
+
 static char dir[64];
 static en_schema schema;
 

@@ -21,6 +21,8 @@
 #include "core/copies.h"
 #include "core/log.h"
 
+/* Promise: A curve's points are the grid and the bracket of its target. */
+
 enum { COUNT = 16, RECORD = 48 + COUNT * 4 };
 
 /* The "test set": the loss of a model is its first element, the accuracy its second. */

@@ -17,6 +17,8 @@
 #include "remote/url.h"
 #include "tests/heard.h"
 
+/* Promise: Keys to object storage are never read from a file that other users can read. */
+
 #define PAIR(id, secret) "aws_access_key_id = " id "\naws_secret_access_key = " secret "\n"
 
 static char home[64];

@@ -23,6 +23,8 @@
 #include "remote/cache.h"
 #include "tests/heard.h"
 
+/* Promise: The cache is never in a folder that other users can write. */
+
 #define URL  "s3://bucket/data"
 #define ETAG "\"d41d8\""
 

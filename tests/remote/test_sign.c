@@ -13,6 +13,9 @@
 
 #include "remote/sign.h"
 
+/* Promise: Requests to object storage are signed as the services' own libraries sign them, and go to the
+ * hosts and paths that those name. */
+
 static json_t *goldens;
 static eni_signed is_signed;
 

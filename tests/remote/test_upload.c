@@ -11,6 +11,8 @@
 #include "core/log.h"
 #include "remote/upload.h"
 
+/* Promise: Files up to 48.8 TiB are divided into parts that the services accept. */
+
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
 

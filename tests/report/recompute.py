@@ -8,6 +8,8 @@ From metrics-RANK.jsonl and eval.jsonl; from result.json only what these do not 
 formula and in shared memory, memory, the configuration, and the final test figures of a run with a holdout). Written
 from docs/measurement.md, sharing no code with the report: all p values are counted over all signs here, intervals come
 from binomial coefficients, the least effect from averages of pairs (Walsh). Standard library only.
+
+# Promise: Every number in tables, verdict and CSV files is what the runs recorded, as another program computes it.
 """
 import csv
 import itertools

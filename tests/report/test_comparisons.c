@@ -12,6 +12,9 @@
 #include "core/rng.h"
 #include "report/comparisons.h"
 
+/* Promise: A study without an effect claims nothing beyond its error rate; arms that differ by 10 % are
+ * told apart, and never the wrong way round. */
+
 enum { MAX_CLAIMS = 64 };
 
 static void is_near(double value, double expected)

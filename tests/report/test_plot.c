@@ -18,6 +18,8 @@
 #include "report/plot.h"
 #include "tests/report/fixture.h"
 
+/* Promise: A slow rank's sleeps are told apart from its computing and its waiting. */
+
 static void swallow(void *user, int level, const char *subsystem, const char *text)
 {
     (void)level, (void)subsystem;

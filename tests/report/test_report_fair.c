@@ -14,6 +14,9 @@
 #include "report/report_fair.h"
 #include "tests/report/fixture.h"
 
+/* Promise: Every key and every recorded fact is judged by its row in report/may_differ.c, where runs
+ * differ and where they agree. */
+
 static char dir[64];
 
 static int setup(void **state)

@@ -2,6 +2,8 @@
  * end. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: Virtual time agrees with closed forms, also where ranks join and leave. */
+
 static void quiet(void *user, int level, const char *subsystem, const char *text)
 {
     (void)level;
@@ -20,7 +22,7 @@ static void a_synchronous_step_waits_for_the_slowest(void **state)
             harmonic += 1.0 / i;
         rig_init(&r, "ring", world, (uint64_t)world * STEPS);
         r.config.network = (eni_sim_network){0};
-        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
         r.config.bucket_cap_bytes = 0;
         const double mean = (double)rig_run(&r)->virtual_ns / ENI_MILLI / STEPS;
         assert_true(fabs(mean / harmonic - 1) < 0.04);

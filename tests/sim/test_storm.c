@@ -7,6 +7,8 @@
 #include "runtime/sim/faults/faults.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: Client and store survive lost messages, dead stores and dead ranks. */
+
 static uint64_t seeds = 500, first = 1; /* a strategy: 6,000 in all */
 
 static const struct {

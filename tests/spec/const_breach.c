@@ -2,6 +2,8 @@
  */
 #include "entrain/strategy.h"
 
+/* Promise: A plugin that writes through the contract's const does not compile, by gcc and clang. */
+
 #ifndef BREACH
 #define BREACH 0
 #endif

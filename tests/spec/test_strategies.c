@@ -14,6 +14,8 @@
 #include "plugin/plugin.h"
 #include "runtime/spec/strategies.h"
 
+/* Promise: A plugin of ABI 1 is refused with both numbers; one of ABI 2 with a shorter table runs. */
+
 #define PLUGINS EN_BUILD_DIR "/plugins"
 #define BAD     EN_BUILD_DIR "/test/plugins/bad"
 

@@ -7,6 +7,8 @@
 #include "core/log.h"
 #include "tests/store/store_rig.h"
 
+/* Promise: A store that holds everybody's calls ends the run at once. */
+
 enum { COUNT = 32 };
 static const uint64_t counts[2] = {COUNT, COUNT};
 

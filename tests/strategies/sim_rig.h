@@ -58,7 +58,7 @@ static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro
         .bucket_cap_bytes = 256,
         .hyper = {.momentum = 0.9f, .nesterov = 1, .weight_decay = 1e-3f},
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 0.02},
-        .compute = {.mean_ns = ENI_MILLI},
+        .compute = {.law = {.mean_ns = ENI_MILLI}},
         .network = {.latency_ns = 10 * ENI_MICRO, .bytes_per_s = 1e9},
     };
     assert_int_equal(eni_options_new(r->config.strategy, given, &r->options), EN_OK);

@@ -2,6 +2,8 @@
  * gradient on the weights that the event log says it was computed on. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: ps-async is a sequential loop with the delays that its event log records. */
+
 enum { COUNT = 200, VERSIONS = 401, WORLD = 4 };
 
 typedef struct reference {
@@ -46,8 +48,8 @@ static void is_a_sequential_loop_with_delay(void **state)
     rig_init(&r, "ps-async", WORLD, VERSIONS - 1);
     r.config.bucket_cap_bytes = 0; /* one bucket, one partition: a version of it is a version of the model */
     r.config.schedule.base = 0.004;
-    r.config.compute.noise = ENI_SIM_LOGNORMAL;
-    r.config.compute.sigma = 0.4;
+    r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
+    r.config.compute.law.spread = 0.4;
     rig_slow(&r, 2, 3);
     r.config.weights_out = weights;
     r.config.trace = follow;

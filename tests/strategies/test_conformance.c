@@ -3,6 +3,9 @@
  * those of the paper. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: In virtual time every strategy repeats its log and weights, equal arithmetic gives equal bytes,
+ * and staleness, clocks and payload are those of theory. */
+
 static const char *const everyone[] = {"solo",          "ring",           "ps-sync",
                                        "ps-async",      "ssp:bound=2",    RIG_PLUGINS "/localsgd.so:period=4",
                                        RIG_ZOO "zero1", RIG_ZOO "gossip", RIG_ZOO "visit",
@@ -19,8 +22,8 @@ static void same_run_twice_same_hash(void **state)
         rig_init(&r, everyone[i], strcmp(everyone[i], "solo") == 0 ? 1 : 4, 200);
         if (r.config.nranks > 1) r.config.local_size = 2;
         r.config.nshards = 2;
-        r.config.compute.noise = ENI_SIM_LOGNORMAL;
-        r.config.compute.sigma = 0.5;
+        r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
+        r.config.compute.law.spread = 0.5;
         const eni_sim_result *out = rig_run(&r);
         memcpy(log, out->log_sha256, sizeof log);
         memcpy(weights, out->weights_sha256, sizeof weights);
@@ -174,8 +177,8 @@ static double mean_staleness(int world, int noise, double slow)
     rig_init(&r, "ps-async", world, (uint64_t)world * 400);
     r.config.schedule.base =
         1e-4; /* the staleness does not depend on it, but 8 stale workers would diverge */
-    r.config.compute.noise = noise;
-    r.config.compute.sigma = 0.5;
+    r.config.compute.law.kind = noise;
+    r.config.compute.law.spread = 0.5;
     if (slow > 1) rig_slow(&r, world - 1, slow);
     const eni_sim_result *out = rig_run(&r);
     const double mean = eni_histogram_mean(&out->staleness);
@@ -189,9 +192,9 @@ static void async_staleness_is_one_less_than_the_world(void **state)
 {
     (void)state;
     for (int world = 2; world <= 8; world *= 2) {
-        const double constant = mean_staleness(world, ENI_SIM_CONSTANT, 1);
-        const double lognormal = mean_staleness(world, ENI_SIM_LOGNORMAL, 1);
-        const double slow = mean_staleness(world, ENI_SIM_LOGNORMAL, 4);
+        const double constant = mean_staleness(world, ENI_LAW_FIXED, 1);
+        const double lognormal = mean_staleness(world, ENI_LAW_LOGNORMAL, 1);
+        const double slow = mean_staleness(world, ENI_LAW_LOGNORMAL, 4);
         assert_true(fabs(constant / (world - 1) - 1) < 0.05);
         assert_true(fabs(lognormal / (world - 1) - 1) < 0.05);
         assert_true(fabs(slow / (world - 1) - 1) < 0.05);
@@ -298,7 +301,7 @@ static void a_round_does_not_wait_for_who_has_finished(void **state)
         rig_init(&r, "ps-sync", 3, 10);
         r.config.assign = ENI_SIM_CLAIM;
         r.config.bucket_cap_bytes = 0;
-        r.config.compute.mean_ns = mean_ns;
+        r.config.compute.law.mean_ns = mean_ns;
         const eni_sim_result *out = rig_run(&r);
         assert_int_equal(out->updates, 4);
         assert_int_equal(out->pushes, 10);

@@ -4,6 +4,9 @@
 #include "run/rank_groups.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: grouped with one group is ring, byte for byte; groups of one rank are localsgd.
+ * Promise: Several groups agree with a loop in doubles that shares no mean and no optimizer with them. */
+
 enum { COUNT = 200, RANKS = 6 };
 
 /* Momentum 0.9, Nesterov and weight decay (sim_rig.h); ragged: in the last round a rank has three samples, and the last
@@ -20,7 +23,7 @@ typedef struct trial {
 } trial;
 
 /* No straight line: of one the mean over the groups would be the same whether they average or not. */
-static void bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
+static en_status bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
 {
     (void)user, (void)rank;
     const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
@@ -28,6 +31,7 @@ static void bent(void *user, int rank, uint64_t micro, const float *param, float
         const double d = (double)param[i] - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
         grad[i] = (float)((0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d));
     }
+    return EN_OK;
 }
 
 static void train(trial *t)

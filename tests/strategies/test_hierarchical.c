@@ -3,6 +3,9 @@
  * waits longer than it; a thousand ranks. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: hierarchical has ring's mean whatever the samples of each rank, its theory's payload, and a
+ * bound between hosts that is kept. */
+
 enum { COUNT = 200, WIDE = 36000 };
 
 /* A ragged last step: one rank has three samples, the others of its round as many or none. */
@@ -133,7 +136,7 @@ static void buckets_are_in_flight_together(void **state)
         r.config.local_size = 2;
         r.config.bucket_cap_bytes = many ? 64 : 1 << 20; /* 13 buckets, or 1 */
         r.config.network = (eni_sim_network){.latency_ns = ENI_MILLI};
-        r.config.compute.mean_ns = 1000;
+        r.config.compute.law.mean_ns = 1000;
         seconds[many] = (double)rig_run(&r)->virtual_ns * 1e-9;
         rig_fini(&r);
     }

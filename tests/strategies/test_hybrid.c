@@ -3,6 +3,9 @@
 #include "core/memory.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: hybrid changes no bit, and hybrid:auto balances its two ways within a few percent of the best
+ * split. */
+
 enum { BUCKETS = 10 };
 
 /* Who went where: bit b of the bucket. */
@@ -235,7 +238,7 @@ static double seconds_of(const char *spec, int64_t latency_ns, int local)
     static many m;
     many_init(&m, spec, 4, 5);
     m.rig.config.network = (eni_sim_network){latency_ns, 1e8};
-    m.rig.config.compute.mean_ns = 1000;
+    m.rig.config.compute.law.mean_ns = 1000;
     m.rig.config.nshards = 2;
     m.rig.config.local_size = local;
     const eni_sim_result *out = rig_run(&m.rig);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Data, weights and checkpoints in buckets (docs/buckets.md): the programs, against a service that checks every signature
+"""Data, weights and checkpoints in buckets (docs/object-storage.md): the programs, against a service that checks every signature
 by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
 
     test_buckets.py BUILD [NAME ..]
@@ -25,6 +25,16 @@ import time
 import traceback
 
 from free_port import take_port
+
+# Promise: Training from object storage ends with the bytes of a folder with the same files, and only changed files
+# are fetched again.
+# Promise: A URL names an object or a folder, and no sibling whose name begins the same; where listing is forbidden, a
+# data set is found by its files' names.
+# Promise: Files larger than one request are uploaded in parts, and no part is left behind by an upload that fails, is
+# stopped or is killed.
+# Promise: Every checkpoint is uploaded while at most eight wait; a killed transfer is reported during the run; a
+# service that answers no PUT is named after at most 30 s.
+# Promise: Launcher and ranks hold no key, neither in memory, environment and arguments nor in any log or file.
 
 try:
     from bucket_server import BUCKET, CUT, ID, REGION, SECRET, TOKEN, Server, error_of

@@ -4,6 +4,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Payload is what the algorithm promises, and wire bytes are what the kernel counted. */
+
 #define STEPS 40
 #define JOB   "--device=ref --model=mlp " MADE_UP " --steps=40 --batch-size=4"
 

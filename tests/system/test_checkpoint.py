@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: PyTorch opens a checkpoint, with its weights, optimizer state and digest.
+
 try:
     import safetensors
     import safetensors.torch

@@ -6,6 +6,10 @@
 
 #include "tests/system/run.h"
 
+/* Promise: No sample is off the clock, all ranks begin within milliseconds, and the warm-up changes no
+ * byte.
+ * Promise: A slow rank is as slow as asked in every strategy, and its steps are alike. */
+
 /* Figures of single milliseconds: other work makes them worse, never better, so the best of some rounds
  * counts. */
 enum { ROUNDS = 10, MAX_STEPS = 4096 };

@@ -26,6 +26,11 @@ import time
 
 from free_port import take_port
 
+# Promise: Every command in README and docs runs as written, or is listed with the reason why not, and every flag
+# there exists.
+# Promise: README's comparison and make demo have the seeds to claim what they show.
+# Promise: The examples build from an installed tree.
+
 AT_ONCE = 4  # pages
 CUT = 100  # images, and samples between two checkpoints, are so many times fewer
 NOT_RUN = {  # a regular expression of commands: why they are not run here

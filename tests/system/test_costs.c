@@ -6,6 +6,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: cost() gives all ranks the same figures and changes no bit of the training. */
+
 #define JOB                                                                                                  \
     "--device=ref --model=mlp " MADE_UP " --steps=12 --batch-size=4 --momentum=0.9 --threads=1 --quiet"
 

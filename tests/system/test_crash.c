@@ -6,6 +6,9 @@
 
 #include "tests/system/run.h"
 
+/* Promise: A plugin that crashes, exits or hangs causes one sentence with function, plugin, rank, step and
+ * bucket, and an exit code other than 0. */
+
 #define PLUGIN EN_BUILD_DIR "/test/plugins/crash.so"
 #define BY_HAND                                                                                              \
     "--device=ref --model=toy --threads=1 --quiet --steps=4 --batch-size=2 --assign=fixed --log-level=warn"

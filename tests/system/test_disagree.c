@@ -8,6 +8,9 @@
 #include "tests/system/run.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: Ranks, or psd and workers, that differ in anything that matters never begin; they exit with 2
+ * and name both values. */
+
 #define JOB                                                                                                  \
     "--device=ref --threads=1 --quiet --steps=3 --limit-train-samples=16 --limit-test-samples=8 "            \
     "--log-level=error"

@@ -5,6 +5,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: entrain gpus lists this host's GPUs where the cuda device is not built. */
+
 #define DRIVER(folder) "LD_LIBRARY_PATH=" EN_BUILD_DIR "/fake/" folder " "
 
 /* What `entrain gpus` prints; it ends with 0. */

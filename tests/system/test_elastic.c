@@ -8,6 +8,13 @@
 #include "runtime/control/runs.h"
 #include "tests/system/resumed.h"
 
+/* Promise: Workers of ring and ps-sync die, join and leave, psd too: every sample of an epoch counts once,
+ * with the bytes of runs by hand that change at the same checkpoints.
+ * Promise: Three losses in a row, one during a restart, one beyond --max-restarts, and Ctrl-C during a
+ * wait leave nothing behind.
+ * Promise: All attempts of an elastic run read and hash the data set once; changed files, or a reader that
+ * was killed, cause a new reading. */
+
 /* 103 samples leave a ragged last step, 12 of a step are shared by 1, 2, 3 or 4. */
 enum { TRAINED = 103 * 8, STEPS = 9 * 8, BATCH = 12 };
 #define JOB                                                                                                  \

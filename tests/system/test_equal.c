@@ -13,6 +13,10 @@
 #include "tests/system/bad_files.h"
 #include "tests/system/run.h"
 
+/* Promise: ring, ps-sync and one process end with the same bytes, on cpu and ref, for every optimizer,
+ * network, shard and batch tried.
+ * Promise: One worker is solo in every synchronous strategy, whatever the batch. */
+
 #define STEPS    200
 #define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
 #define ADAMW    "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --decay=weights"

@@ -16,6 +16,9 @@
 
 #include "tests/system/gpu.h"
 
+/* Promise: ring on a shared GPU, staged ring, ps-sync and solo end with the same bytes, with and without
+ * graph, in any order of the GPU's work. */
+
 #define EXACT    "--device=cuda --deterministic --data=synthetic --limit-test-samples=8"
 #define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
 #define ADAMW    "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --decay=weights"

@@ -8,6 +8,9 @@
 #include "tests/system/gpu.h"
 #include "tests/system/job.h"
 
+/* Promise: A killed rank that computes on a GPU ends the others within 2 s, in each way in which gradients
+ * meet. */
+
 #define ENDLESS                                                                                              \
     "--device=cuda --model=toy --data=synthetic --threads=1 --batch-size=4 --limit-train-samples=64 "        \
     "--limit-test-samples=8 --log-every=0 --log-level=error --steps=100000000 "

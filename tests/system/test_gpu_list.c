@@ -7,6 +7,8 @@
 
 #include "tests/system/gpu.h"
 
+/* Promise: entrain gpus shows the same as a table and as JSON. */
+
 /* What `entrain gpus` prints, in the buffer; it must end with 0. */
 static void list(const char *flags, char *text_out, size_t bytes)
 {

@@ -7,6 +7,8 @@
 
 #include "tests/system/gpu.h"
 
+/* Promise: A gradient that overflows in fp16 is left out of its step, with the same bytes on every path. */
+
 #define HALF                                                                                                 \
     "--device=cuda --deterministic --precision=fp16 --model=mlp --data=synthetic --limit-train-samples=50 "  \
     "--limit-test-samples=32 --batch-size=1 --epochs=2 --lr=0.05 --momentum=0.9 "

@@ -5,6 +5,9 @@
 
 #include "tests/system/gpu.h"
 
+/* Promise: A missing or old driver, a missing NCCL and a GPU that is not there cause one sentence and exit
+ * 2. */
+
 #define SHORT                                                                                                \
     "--model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 --steps=5 --quiet "        \
     "--log-level=warn"

@@ -8,6 +8,8 @@
 #include "tests/system/gpu.h"
 #include "tests/system/resumed.h"
 
+/* Promise: bf16 and fp16 train, and a killed run resumes with the same bytes. */
+
 #define SMALL                                                                                                \
     "--device=cuda --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=32 "           \
     "--batch-size=8 --lr=0.05 "

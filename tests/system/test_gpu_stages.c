@@ -10,6 +10,9 @@
 #include "tests/system/gpu.h"
 #include "tests/system/outcome.h"
 
+/* Promise: One network on two GPUs ends with the bytes of one GPU: pipelines, stage after stage, replicas;
+ * a GPU that fails or hangs is named. */
+
 /* Two epochs, of which the last step has fewer samples than chunks. */
 #define JOB                                                                                                  \
     "--deterministic --data=synthetic --limit-train-samples=14 --limit-test-samples=7 --eval-batch-size=4 "  \

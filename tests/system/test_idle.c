@@ -8,6 +8,8 @@
 
 #include "tests/system/process.h"
 
+/* Promise: A rank or psd that waits uses less than a hundredth of a core. */
+
 #define ENDLESS                                                                                              \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
     "--limit-test-samples=8 --log-every=1 --steps=100000000 --peer-timeout=60s --epochs=100000000 "

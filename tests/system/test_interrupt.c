@@ -11,6 +11,10 @@
 #include "tests/system/job.h"
 #include "tests/system/run.h"
 
+/* Promise: Ctrl-C, SIGTERM and entrain stop end a run within 1 s, with a result and a checkpoint.
+ * Promise: A program started with SIGCHLD ignored, SIGTERM blocked or SIGINT ignored runs and ends as it
+ * should. */
+
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
     "--limit-test-samples=8 --log-every=0 --log-level=error "

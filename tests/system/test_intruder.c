@@ -6,6 +6,8 @@
 #include "tests/system/intruder.h"
 #include "tests/system/run.h"
 
+/* Promise: A run under attack ends with the bytes of an undisturbed one and grows little. */
+
 #define RUN                                                                                                  \
     "--log-every=100000 --data=synthetic --device=ref --model=toy --limit-train-samples=2000 "               \
     "--limit-test-samples=16 --batch-size=4 --threads=1 --transport=tcp "

@@ -17,6 +17,9 @@
 #include "tests/system/job.h"
 #include "tests/system/resumed.h"
 
+/* Promise: Workers join and leave ps-async and ssp beside kills of ranks and psd: every sample is applied
+ * once or reported lost. */
+
 #define STATE_EVERY 4
 #define TEXT_OF(x)  #x
 #define TEXT(x)     TEXT_OF(x)

@@ -11,6 +11,8 @@
 #include "tests/system/held.h"
 #include "tests/system/job.h"
 
+/* Promise: A death is named on all survivors within 2 s, in every phase, and nothing is left. */
+
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
     "--limit-test-samples=8 --log-every=0 --log-level=error "

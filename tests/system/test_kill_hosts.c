@@ -8,6 +8,8 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: A death on another host is named at once, and a silent host within 7 s. */
+
 #define LONG_JOB                                                                                             \
     "--device=ref --model=toy --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "             \
     "--batch-size=4 --steps=100000000 --threads=1 --log-every=20 --insecure"

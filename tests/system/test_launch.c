@@ -9,6 +9,12 @@
 
 #include "tests/system/run.h"
 
+/* Promise: entrain run, psd's printed line, workers by hand, torchrun's variables and --config end with
+ * the same bytes.
+ * Promise: Four ranks of a host read and hash the data set once, launched and by hand.
+ * Promise: entrain predict prints the same bytes with 1, 2 and 3 processes; a process that dies, or an
+ * output that is not a number, ends it and leaves nothing. */
+
 #define JOB                                                                                                  \
     "--device=ref --model=mlp " MADE_UP " --steps=50 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov"
 #define ALONE "--quiet --threads=1"

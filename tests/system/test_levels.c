@@ -7,6 +7,10 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: hierarchical on one host and grouped with one group are ring, byte for byte.
+ * Promise: hierarchical and grouped on several hosts keep their payload and their bound, and deaths there
+ * are named. */
+
 #define STEPS 40
 #define JOB                                                                                                  \
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=103 --limit-test-samples=64 "           \

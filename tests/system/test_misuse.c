@@ -6,6 +6,8 @@
 #include "tests/system/run.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: A plugin that breaks the contract is named and crashes nothing. */
+
 #define PLUGIN EN_BUILD_DIR "/test/plugins/misuse.so"
 #define JOB                                                                                                  \
     "run -n 2 --device=ref --model=toy --threads=1 --quiet --steps=5 --batch-size=2 --assign=fixed "         \
@@ -155,7 +157,7 @@ static void test_held_in_sim(void **state)
     (void)state;
     process p;
     process_start(&p, "entrain", NULL,
-                  "sim --workers=2 --steps=3 --step-ms=3000 --straggler=1:4 --strategy=ssp:bound=0");
+                  "sim --workers=2 --steps=3 --compute=fixed:3s --straggler=1:4 --strategy=ssp:bound=0");
     assert_int_equal(process_wait(&p, GUARD), 0);
     if (process_says(&p, "on_pull of ssp (shard 0, bucket ", "not held: rank 1 at clock 0") < 1)
         fail_msg("a call held for 9 s should be named:\n%s", process_err(&p));

@@ -4,6 +4,9 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: mpirun of Open MPI and of MPICH starts workers that end with entrain run's bytes; MVAPICH2 is
+ * tried by its variables only. */
+
 static void run_with(const char *name, const char *flags)
 {
     process p;

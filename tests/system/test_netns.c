@@ -6,6 +6,8 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: Runs over several hosts (network namespaces) end with the bytes of one process. */
+
 #define LONG_JOB                                                                                             \
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "             \
     "--batch-size=4 --lr=0.001 --steps=1000000 --threads=1 --log-every=20"

@@ -11,6 +11,9 @@
 #include "tests/system/resumed.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: One run writes to an --out folder at a time; it is replaced by --overwrite only, and nobody's
+ * own files are removed. */
+
 #define JOB     "--device=ref --model=toy --batch-size=2 --lr=0.01"
 #define ENDLESS JOB " --steps=100000000 --limit-test-samples=8"
 

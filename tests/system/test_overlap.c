@@ -5,6 +5,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Gradients leave while backward still runs, and several buckets beat one on a slow network. */
+
 enum { STEPS = 21, WARMUP = 10, MAX_STEPS = 400, ROUNDS = 8, COUNTED = STEPS - 1 };
 
 /* ---- the trace ----------------------------------------------------------------------------------------- */

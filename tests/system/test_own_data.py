@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A folder of pictures becomes a data set by tools/img2idx.py, and a network learns it.
+
 try:
     from PIL import Image
 except ImportError:

@@ -12,6 +12,9 @@
 
 #include "tests/system/outcome.h"
 
+/* Promise: A pipeline, --parallel=model and --parallel=data end with the bytes of the plain run.
+ * Promise: A network of one's own (examples/branches.c) splits as a built-in one, at three cuts. */
+
 #define JOB                                                                                                  \
     "--data=synthetic --limit-train-samples=21 --limit-test-samples=18 --eval-batch-size=5 --lr=0.02 "       \
     "--momentum=0.9 --nesterov "                                                                             \

@@ -5,6 +5,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: The example strategy, built as its README says, runs like a built-in one. */
+
 #define JOB "--device=ref --model=mlp " MADE_UP " --steps=40 --batch-size=4"
 
 static void build(const char *plugin)

@@ -7,6 +7,8 @@
 #include "tests/system/job.h"
 #include "tests/system/run.h"
 
+/* Promise: entrain ps and entrain stop show and end a run, and ps-async goes on without a lost rank. */
+
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
     "--limit-test-samples=8 --log-every=0 --log-level=error "

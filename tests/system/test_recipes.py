@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A recipe of examples/recipes has the values of its source, and runs.
+
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "examples/recipes"
 

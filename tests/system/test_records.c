@@ -5,6 +5,9 @@
 
 #include "tests/system/run.h"
 
+/* Promise: The loss and accuracy that rank 0 shows are the means over the samples of all ranks.
+ * Promise: The files of --out have every key that others read. */
+
 #define STEPS 60
 #define JOB   "--device=ref --model=mlp " MADE_UP " --steps=60 --batch-size=4 --eval-every=200"
 

@@ -5,6 +5,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Wrong use ends with one sentence: exit 2 for the command, 1 for a run that failed. */
+
 #define SHORT "--device=ref --model=mlp --data=synthetic --limit-test-samples=8 --steps=5 --quiet"
 
 static int count_lines(const char *text)

@@ -8,6 +8,9 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: A file rendezvous works, replaces the file of a killed run and refuses a file that another user
+ * can change. */
+
 static void start_rank(process *p, int rank, const char *env, const char *how, const char *out)
 {
     process_start(p, "worker", env,

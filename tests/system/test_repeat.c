@@ -4,6 +4,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Repetition, shards, buckets and the way of payloads change no byte. */
+
 #define JOB                                                                                                  \
     "--device=ref --model=mlp " MADE_UP " --steps=200 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "   \
     "--weight-decay=0.0005"

@@ -12,6 +12,10 @@
 
 #include "tests/system/resumed.h"
 
+/* Promise: A run that is killed at any moment and resumed ends with the undisturbed bytes.
+ * Promise: SIGUSR1 and SIGUSR2, to the launcher or to all, save a checkpoint; this run and one resumed
+ * there end as undisturbed. */
+
 #define HYBRID "--strategy=hybrid:ps=fc1.* --bucket-cap-mb=0.1"
 
 static int seeds = 2;

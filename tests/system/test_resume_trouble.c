@@ -8,6 +8,9 @@
 
 #include "tests/system/resumed.h"
 
+/* Promise: Resume refuses another run's checkpoint, passes over a damaged one, and survives a full or
+ * failing disk and a kill at each call of a write. */
+
 static char localsgd[128]; /* a plugin */
 
 static void test_a_plugin_is_built(void **state)

@@ -14,6 +14,10 @@
 #include "tests/system/oracle.h"
 #include "tests/system/run.h"
 
+/* Promise: psd is killed and comes back: every push counts exactly once, also those of newcomers.
+ * Promise: Copies for a curve that a killed psd held are left out of the curve and counted, and the run
+ * goes on. */
+
 /* ---- the oracle ---------------------------------------------------------------------------------------- */
 
 static void holds(const oracle_plan *plan)

@@ -5,6 +5,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Every sample is computed, applied, dropped or behind a last push, and is counted once. */
+
 enum { STEPS = 50, BATCH = 8, BUDGET = 2 * STEPS * BATCH };
 
 #define LOCAL EN_BUILD_DIR "/test/plugins/local.so"

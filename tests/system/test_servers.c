@@ -4,6 +4,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: Several servers end with the bytes of one. */
+
 #define MODEL MADE_UP " --model=mlp --batch-size=8 --momentum=0.9 --epochs=2"
 
 static void two_servers_end_with_the_bytes_of_ring_and_solo(void **state)

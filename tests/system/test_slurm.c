@@ -9,6 +9,8 @@
 
 #include "tests/system/outer.h"
 
+/* Promise: srun and sbatch start workers that end with entrain run's bytes. */
+
 static process munged, controller, node;
 static char environment[160], home[128];
 

@@ -13,6 +13,11 @@
 #include "tests/system/job.h"
 #include "tests/system/run.h"
 
+/* Promise: Stages keep what the schedule says: 1f1b min(M, S - s) chunks, gpipe M, recomputed to the byte
+ * from two other runs.
+ * Promise: A stage that fails or diverges ends the run with its own sentence, and a slow stage is named,
+ * not the one that waits for it. */
+
 #define SMALL    "--data=synthetic --threads=1 --limit-train-samples=64 --limit-test-samples=8 "
 #define PIPELINE "--parallel=pipeline --stages=2 --micro-batches=4 --batch-size=8 "
 #define HELD     "--device=cpu --model=toy " SMALL PIPELINE "--log-every=0 --steps=100000000 "

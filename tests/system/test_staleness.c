@@ -3,6 +3,8 @@
 
 #include "tests/system/run.h"
 
+/* Promise: ps-async's mean staleness is W - 1, and ssp keeps its bound. */
+
 /* Compute must dominate: a step of some milliseconds, so that the order of pushes is the workers' pace. */
 #define JOB "--device=ref --model=mlp --data=synthetic --limit-test-samples=64 --batch-size=16"
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A study's claims do not depend on which rank was slow.
+
 JOB = ["-n", "2", "--model=mlp", "--threads=1", "--quiet"]
 
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: TensorBoard reads what --tensorboard wrote, and its values are the records'.
+
 try:
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 except ImportError as missing:

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: PyTorch's load_state_dict takes our --save file, and a pipeline has the losses of PyTorch's unsplit
+# network.
+
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 

@@ -8,6 +8,10 @@
 #include "tests/system/outer.h"
 #include "tests/system/resumed.h"
 
+/* Promise: torchrun starts workers that end with entrain run's bytes.
+ * Promise: torchrun --nnodes=1:2 with an agent that joins, dies with its worker and joins again ends with
+ * the bytes of runs by hand. */
+
 static char torchrun[512];
 
 /* torchrun takes most of its time to import torch. */

@@ -11,6 +11,9 @@
 #include "tests/system/bad_files.h"
 #include "tests/system/run.h"
 
+/* Promise: A kill, an interrupt or a data file cut short ends a run soon, names the cause and leaves
+ * nothing. */
+
 /* Endless for the purposes of this test, with quick steps; rank 0 tells of the first. */
 #define ENDLESS                                                                                              \
     "--log-every=100000 --device=ref --model=toy --limit-test-samples=8 --batch-size=4 --threads=1 "         \

@@ -4,6 +4,7 @@
 #   moved     in a tree that was moved with its build folder every target stops with one sentence, before it builds or installs
 #   onednn    with a oneDNN of a version that is not known make says so, and builds all but the device cpu
 #   demo      the Python of make demo-resnet that Ctrl-C left half made is made again, and one that is whole is not
+# Promise: make compiles the product only, and in a tree that was moved every target stops with one sentence.
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 command -v make >/dev/null || { echo "SKIP: there is no make"; exit 77; }
 work=$(mktemp -d) || exit 2

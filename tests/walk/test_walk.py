@@ -17,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+# Promise: A push to psd, a bucket through ring and the rest of a step pass the files and pointer calls that
+# docs/walk.md lists, and no others.
+
 EVENT = struct.Struct("<QQQ")  # function (LEFT: left), call site, time; as in trace.c
 LEFT = 1 << 63
 SKIP, END = 10, 2  # steps that are not counted: the first ones, and those in which ranks say goodbye

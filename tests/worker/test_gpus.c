@@ -196,15 +196,14 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(gpus->facts.index == index);
     for (int r = 0; r < n; r++)
         CLUSTER_CHECK(gpus->of_rank[r].index == (strcmp(t->spec, "cuda") == 0 ? r % t->ngpus : index));
-    CLUSTER_CHECK((strstr(said, "rank 1 ") != NULL && strstr(said, "7.0 of 8.0 GB free") != NULL) ==
-                  (rank == 0));
+    CLUSTER_CHECK((strstr(said, "rank 1 ") != NULL && strstr(said, "7.0 of 8.0 GB") != NULL) == (rank == 0));
     const eni_gpu_facts_of_run facts = {.strategy_flags = t->flags, .accumulate = 1};
     CLUSTER_CHECK(eni_gpus_choose(gpus, NULL, &facts, &choice) == EN_OK);
     CLUSTER_CHECK(choice.vectors == t->vectors && choice.way == t->way &&
                   strstr(choice.why, t->says) != NULL);
     CLUSTER_CHECK(machine.allocated == 0); /* what was tried is given back */
 
-    /* two ranks share each GPU at most; the rest of the users is none of ours */
+    /* two ranks share each GPU at most; the other users are not ours */
     char users[128];
     snprintf(users, sizeof users, "%d:500000000,77:1", 1000 + rank);
     set_users(users);
@@ -217,8 +216,8 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(use.own_bytes == (rank != 1 ? 500000000u : 0));
     said[0] = 0;
     CLUSTER_CHECK(eni_gpus_report(gpus) == EN_OK);
-    CLUSTER_CHECK((strstr(said, "rank 0 takes 0.50 GB") != NULL) == (rank == 0));
-    CLUSTER_CHECK((strstr(said, "used by 1 other process (pid 77)") != NULL) == (rank == 0));
+    CLUSTER_CHECK((strstr(said, "rank 0 ") != NULL && strstr(said, "0.50 GB") != NULL) == (rank == 0));
+    CLUSTER_CHECK((strstr(said, "pid 77") != NULL) == (rank == 0));
 
     /* pids of another container's numbering: numbers are compared */
     int sharers = 0;
@@ -262,7 +261,7 @@ static void run(trial t, int n)
 
 /* ---- the tests ---- */
 
-/* The GPUs that rank `local` of `nlocal` gets of `count`, "2,3"; what is said, where there are none. */
+/* The GPUs that rank `local` of `nlocal` gets of `count`, "2,3"; if it gets no GPU, the refusal. */
 static const char *pick(const char *spec, int n, bool is_shared, int count, int local, int nlocal)
 {
     static char text[256];
@@ -276,6 +275,14 @@ static const char *pick(const char *spec, int n, bool is_shared, int count, int 
     return text;
 }
 
+/* The refusal names all three. */
+static void refused(const char *refusal, const char *flag, const char *found, const char *remedy)
+{
+    assert_non_null(strstr(refusal, flag));
+    assert_non_null(strstr(refusal, found));
+    assert_non_null(strstr(refusal, remedy));
+}
+
 static void test_pick(void **state)
 {
     (void)state;
@@ -283,9 +290,8 @@ static void test_pick(void **state)
     assert_string_equal(pick("cuda", 1, false, 4, 1, 2), "2");
     assert_string_equal(pick("cuda", 1, false, 2, 2, 3), "0");
     assert_string_equal(pick("cuda:3", 1, false, 4, 0, 4), "3");
-    assert_non_null(
-        strstr(pick("cuda:4", 1, false, 4, 0, 1), "--device=cuda:4: this host has 4 GPUs, cuda:0 to cuda:3"));
-    assert_non_null(strstr(pick("cuda:1", 1, false, 1, 0, 1), "one GPU, cuda:0"));
+    refused(pick("cuda:4", 1, false, 4, 0, 1), "--device=cuda:4", "4 GPUs", "cuda:3");
+    refused(pick("cuda:1", 1, false, 1, 0, 1), "--device=cuda:1", "one GPU", "cuda:0");
     const eni_gpu_want one = {.spec = "cuda", .n = 1}, third = {.spec = "cuda:2", .n = 1},
                        three = {.spec = "cuda", .n = 3};
     machine.count = 2;
@@ -304,19 +310,16 @@ static void test_pick_several(void **state)
     assert_string_equal(pick("cuda", 2, false, 8, 1, 2), "2,3");
     assert_string_equal(pick("cuda:all", 2, false, 8, 1, 2), "2,3");
     assert_string_equal(pick("cuda:3,cuda:0", 2, false, 4, 0, 1), "3,0");
-    assert_non_null(strstr(pick("cuda:3,cuda:4", 2, false, 4, 0, 1), "cuda:0 to cuda:3"));
+    refused(pick("cuda:3,cuda:4", 2, false, 4, 0, 1), "--device=cuda:3,cuda:4", "4 GPUs", "cuda:0");
     /* all that are seen */
     assert_string_equal(pick("cuda", 0, false, 3, 0, 1), "0,1,2");
     assert_string_equal(pick("cuda:all", 0, false, 5, 1, 2), "2,3");
     assert_string_equal(pick("cuda", 0, false, 1, 1, 2), "0");
     /* too few */
-    assert_non_null(strstr(pick("cuda", 3, true, 2, 0, 1), "a rank needs 3 GPUs, and this host has 2"));
-    assert_non_null(strstr(pick("cuda", 2, false, 4, 0, 3), "enough for 2 of its 3 ranks"));
-    assert_non_null(strstr(said, "--gpu-sharing"));
+    refused(pick("cuda", 3, true, 2, 0, 1), "--device=cuda", "3 GPUs", " 2 ");
+    refused(pick("cuda", 2, false, 4, 0, 3), "4 GPUs", "2 of its 3 ranks", "--gpu-sharing");
     assert_string_equal(pick("cuda", 2, true, 4, 2, 3), "0,1");
-    assert_non_null(
-        strstr(pick("cuda:0,cuda:1", 2, false, 4, 0, 2), "the GPUs of one rank, and 2 are on this host"));
-    assert_non_null(strstr(said, "--gpu-sharing"));
+    refused(pick("cuda:0,cuda:1", 2, false, 4, 0, 2), "--device=cuda:0,cuda:1", " 2 ", "--gpu-sharing");
     assert_string_equal(pick("cuda:0,cuda:1", 2, true, 4, 1, 2), "0,1");
     eni_log_set_sink(NULL, NULL);
 }
@@ -337,7 +340,7 @@ static void test_choices(void **state)
     t.cannot_map = 2; /* one of them is enough, and all know it */
     t.vectors = ENI_VECTORS_STAGED;
     t.way = 0;
-    t.says = "CUDA IPC is refused";
+    t.says = "CUDA IPC";
     run(t, 4);
     t = shared;
     t.ngpus = 4;
@@ -350,11 +353,11 @@ static void test_choices(void **state)
                 .flags = EN_SHARED_PARAMS,
                 .vectors = ENI_VECTORS_ON_GPU,
                 .way = ENI_GPU_GROUP,
-                .says = "a GPU for each"};
+                .says = "NCCL"};
     run(t, 2);
     t.vectors = ENI_VECTORS_STAGED;
     t.way = 0;
-    t.says = "others do not";
+    t.says = "NCCL";
     run(t, 3);
 }
 

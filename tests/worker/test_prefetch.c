@@ -115,7 +115,7 @@ static en_status step(course *c)
     return EN_OK;
 }
 
-/* What it should have read: the micro-batches of the plan, in order. */
+/* The expected reads: the micro-batches of the plan, in order. */
 static void check(course *c, uint64_t first, uint64_t stride)
 {
     float *x = calloc(c->nsamples * SAMPLE + 1, sizeof *x),

@@ -14,6 +14,8 @@
 
 #include "core/clock.h"
 
+/* Promise: A slow rank is slow by its factor, whatever other ranks do. */
+
 enum { STEPS = 10, PIECES = 10 };
 static const int64_t took_ns = 400 * ENI_MICRO;
 
@@ -23,7 +25,7 @@ static void piece(eni_straggler *s, int64_t cpu_ns, int64_t ago_ns)
     eni_straggler_took(s, eni_now_ns() - ago_ns, cpu_ns);
 }
 
-/* What it is to last, of pieces that took no time on the wall: slept already, or owed. */
+/* The intended duration of pieces without wall time: slept already, or owed. */
 static int64_t due(const eni_straggler *s)
 {
     return s->wall_ns + s->owed_ns + s->carried_ns;
@@ -102,7 +104,7 @@ static void test_what_others_do_changes_nothing(void **state)
     assert_true(fabs((double)due(&s) / (20.0 * 3e6) - 1) < 0.05);
 }
 
-/* A piece that was too long by itself is counted, and those that follow are as much shorter; not for ever. */
+/* A piece that was too long by itself is counted, and later ones are shorter by as much, up to a limit. */
 static void test_late_pieces_are_counted_and_taken_back(void **state)
 {
     (void)state;

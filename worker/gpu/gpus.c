@@ -1,4 +1,4 @@
-/* gpus.c - who has which GPU: gathered, printed, judged; CUDA IPC is tried between all pairs. */
+/* gpus.c - which rank has which GPU: gathered, printed, compared; CUDA IPC is tried between neighbours. */
 #include "worker/gpu/gpus.h"
 
 #include <stdio.h>
@@ -12,15 +12,15 @@
 
 enum { USERS_MAX = 256 };
 
-/* What a rank tells the others of its GPU: ranks are of one version (run_spec.h), so of one layout. */
-typedef struct told {
+/* A rank's report of its GPU, sent as it is: all ranks are of one version (run_spec.h), so of one layout. */
+typedef struct gpu_report {
     char uuid[48], name[64];
     uint64_t memory_bytes, free_bytes;
     int32_t index;
     uint8_t has_group;
-} told;
+} gpu_report;
 
-/* ---- what the others have ---- */
+/* ---- what each rank has ---- */
 
 static en_status look_at_own(eni_gpus *g)
 {
@@ -34,12 +34,12 @@ static en_status look_at_own(eni_gpus *g)
     return g->gpu->facts(c->host, index[0], &g->facts);
 }
 
-static void describe_own(const eni_gpus *g, told *own)
+static void describe_own(const eni_gpus *g, gpu_report *own)
 {
     int nusers;
-    *own = (told){.memory_bytes = g->facts.memory_bytes,
-                  .index = g->facts.index,
-                  .has_group = g->gpu->group_version()[0] != 0};
+    *own = (gpu_report){.memory_bytes = g->facts.memory_bytes,
+                        .index = g->facts.index,
+                        .has_group = g->gpu->group_version()[0] != 0};
     snprintf(own->uuid, sizeof own->uuid, "%s", g->facts.uuid);
     snprintf(own->name, sizeof own->name, "%s", g->facts.name);
     (void)eni_nvml_look(own->uuid, NULL, 0, &nusers, &own->free_bytes);
@@ -56,14 +56,14 @@ static en_status gather(const eni_gpus *g, const char *tag, const void *own, siz
             memcpy((uint8_t *)all_out + (size_t)r * bytes, blobs.blob[r].data, bytes);
             continue;
         }
-        st = eni_fail(EN_EPROTO, "gpu", "rank %d tells %zu bytes of its GPU, not %zu", r, blobs.blob[r].bytes,
-                      bytes);
+        st = eni_fail(EN_EPROTO, "gpu", "rank %d sent %zu bytes about its GPU, expected %zu", r,
+                      blobs.blob[r].bytes, bytes);
     }
     eni_blobs_fini(&blobs);
     return st;
 }
 
-static void print_table(const eni_gpus *g, const told *all)
+static void print_table(const eni_gpus *g, const gpu_report *all)
 {
     const int n = g->config.world.nranks;
     for (int r = 0; r < n && n > 1 && g->config.world.rank == 0; r++)
@@ -75,12 +75,12 @@ static void print_table(const eni_gpus *g, const told *all)
 static en_status meet(eni_gpus *g)
 {
     const eni_gpus_config *c = &g->config;
-    told own, *all = eni_alloc_array((size_t)c->world.nranks, sizeof *all);
+    gpu_report own, *all = eni_alloc_array((size_t)c->world.nranks, sizeof *all);
     if (all == NULL) return EN_ENOMEM;
     describe_own(g, &own);
     const en_status st = gather(g, "GPUs", &own, sizeof own, all);
     for (int r = 0; r < c->world.nranks && st == EN_OK; r++) {
-        told *t = &all[r];
+        gpu_report *t = &all[r];
         eni_rank_gpu *its = &g->of_rank[r];
         t->uuid[sizeof t->uuid - 1] = t->name[sizeof t->name - 1] = 0;
         its->index = t->index;
@@ -94,7 +94,7 @@ static en_status meet(eni_gpus *g)
     return st;
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out)
 {
@@ -120,7 +120,7 @@ void eni_gpus_close(eni_gpus *g)
     eni_free(g);
 }
 
-/* Both compute on one GPU. */
+/* Both compute on the same GPU. */
 static bool meet_on_one(const eni_gpus *g, int a, int b)
 {
     return strcmp(g->of_rank[a].uuid, g->of_rank[b].uuid) == 0;
@@ -133,7 +133,7 @@ typedef struct probe {
     uint8_t is_exported;
 } probe;
 
-/* The next rank on this rank's GPU, itself at last. */
+/* The next rank on this rank's GPU; itself if it is alone there. */
 static int neighbour(const eni_gpus *g)
 {
     const int n = g->config.world.nranks, rank = g->config.world.rank;
@@ -143,7 +143,7 @@ static int neighbour(const eni_gpus *g)
     return r;
 }
 
-/* A process cannot map its own: each maps its neighbour's. */
+/* A process cannot map its own memory: each maps its neighbour's. */
 static uint8_t can_map(const eni_gpus *g, en_ctx *ctx, const probe *all)
 {
     void *memory = NULL;
@@ -160,7 +160,7 @@ static en_status exchange_probes(eni_gpus *g, en_ctx *ctx, void *memory, probe *
     own.is_exported = g->gpu->export_memory(ctx, memory, own.handle) == EN_OK;
     EN_TRY(gather(g, "GPU memory of others", &own, sizeof own, all));
     const uint8_t ours = can_map(g, ctx, all);
-    EN_TRY(gather(g, "GPU memory mapped", &ours, sizeof ours, can)); /* nobody maps the probe any more */
+    EN_TRY(gather(g, "GPU memory mapped", &ours, sizeof ours, can)); /* from here on nobody maps the probe */
     for (int r = 0; r < g->config.world.nranks; r++)
         g->of_rank[r].can_share = can[r];
     return EN_OK;
@@ -192,7 +192,7 @@ en_status eni_gpus_choose(eni_gpus *g, en_ctx *ctx, const eni_gpu_facts_of_run *
     return eni_gpu_choose(&filled, choice_out);
 }
 
-/* ---- who is there ---- */
+/* ---- other users of the GPU ---- */
 
 /* Whether the process is a rank of this run, on this GPU. */
 static bool is_rank(const eni_gpus *g, int64_t pid)
@@ -210,8 +210,8 @@ static int count_ranks(const eni_gpus *g)
     return n;
 }
 
-/* In a container the driver may tell the pids of the host: then ours is not among them, and numbers are all
- * that can be compared. Or it tells of nobody, not even of the ranks. */
+/* In a container the driver may report pids of the host, so our own is not among them and only counts can be
+ * compared. Or it reports nobody, not even the ranks. */
 void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
 {
     eni_gpu_user users[USERS_MAX];
@@ -237,20 +237,21 @@ void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
     use_out->pid = 0;
 }
 
-/* ---- what each rank takes ---- */
+/* ---- memory of each rank ---- */
 
 static void print_memory(const eni_gpus *g, const eni_gpus_use *uses)
 {
     const int n = g->config.world.nranks;
     for (int r = 0; r < n && n > 1; r++) {
         if (uses[r].own_bytes > 0)
-            eni_info("gpu", "rank %d takes %.2f GB of cuda:%d, %.1f GB are left", r,
+            eni_info("gpu", "rank %d takes %.2f GB of cuda:%d, %.1f GB are free", r,
                      (double)uses[r].own_bytes * 1e-9, (int)g->of_rank[r].index,
                      (double)uses[r].free_bytes * 1e-9);
         else
             eni_info("gpu",
-                     "rank %d has its memory on cuda:%d, %.1f GB are left (the driver does not tell more)", r,
-                     (int)g->of_rank[r].index, (double)uses[r].free_bytes * 1e-9);
+                     "rank %d has its memory on cuda:%d, %.1f GB are free (the driver does not report each "
+                     "process's share)",
+                     r, (int)g->of_rank[r].index, (double)uses[r].free_bytes * 1e-9);
     }
 }
 
@@ -265,7 +266,7 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
         if (uses[r].pid > 0)
             snprintf(who, sizeof who, uses[r].others == 1 ? " (pid %lld)" : " (one is pid %lld)",
                      (long long)uses[r].pid);
-        eni_warn("gpu", "cuda:%d of %s is used by %d other process%s%s: times will say little",
+        eni_warn("gpu", "cuda:%d of %s is used by %d other process%s%s: timings will be unreliable",
                  (int)g->of_rank[r].index, g->of_rank[r].host, uses[r].others,
                  uses[r].others == 1 ? "" : "es", who);
     }

@@ -1,4 +1,4 @@
-/* prefetch.c - see prefetch.h. Batch i lies in buffer i % 2: that of batch i - 2, which has been handed out. */
+/* prefetch.c - see prefetch.h. Batch i replaces batch i - 2, which has been handed out, in buffer i % 2. */
 #include "worker/gpu/prefetch.h"
 
 #include "core/memory.h"
@@ -15,8 +15,8 @@ struct eni_prefetch {
     eni_prefetch_config config;
     const en_gpu *gpu;
     buffer buffers[2];
-    uint64_t filled, given; /* batches; filled is given, or one more */
-    en_status end;          /* how the stream ended, to be told when its turn comes */
+    uint64_t filled, given; /* batches; filled is given, or given + 1 */
+    en_status end;          /* how the stream ended; returned when its turn comes */
 };
 
 static en_status open_buffer(eni_prefetch *prefetch, buffer *b)
@@ -57,7 +57,7 @@ void eni_prefetch_close(eni_prefetch *prefetch)
     eni_free(prefetch);
 }
 
-/* Puts the copy of a batch into PREFETCH; the loader keeps it until two more were taken. */
+/* Enqueues the copy of a batch in PREFETCH; the loader keeps the batch until two more have been taken. */
 static en_status fill(eni_prefetch *prefetch, const eni_batch *from)
 {
     const eni_prefetch_config *c = &prefetch->config;
@@ -108,6 +108,6 @@ en_status eni_prefetch_ahead(eni_prefetch *prefetch)
     en_status st = prefetch->gpu->poll(prefetch->buffers[prefetch->filled % 2].copied);
     if (st == EN_OK) st = eni_loader_next(prefetch->config.loader, 0, &from);
     if (st == EN_OK) return fill(prefetch, from);
-    if (st != EN_ETIMEOUT) prefetch->end = st; /* what is at hand is still to be done */
+    if (st != EN_ETIMEOUT) prefetch->end = st; /* the batches at hand still count */
     return EN_OK;
 }

@@ -1,12 +1,4 @@
-/* prefetch.h - batches on their way to a GPU: the next one is copied while this one is computed.
- *
- *     loader, registered  [t+1]                              [t+2]
- *     PREFETCH               '-> buffer 1 |  copied            '-> buffer 0 |  behind read(t)
- *     COMPUTE         forward, backward of t from buffer 0 | read | t+1 from buffer 1, behind copied | ..
- *
- * Two buffers on the device. A batch is computed behind the event of its copy, and a buffer is filled again
- * behind the event of the step that read it; the host waits for neither. It waits for the loader only when
- * nothing is left to be done (next), never ahead of time (ahead). Compute thread only. */
+/* prefetch.h - copies the next batch to a GPU while this one is computed. */
 #ifndef WORKER_GPU_PREFETCH_H
 #define WORKER_GPU_PREFETCH_H
 
@@ -27,19 +19,19 @@ typedef struct eni_prefetch_config {
 } eni_prefetch_config;
 
 en_status eni_prefetch_open(const eni_prefetch_config *config, eni_prefetch **prefetch_out);
-void eni_prefetch_close(eni_prefetch *prefetch); /* nothing under way any more; NULL is fine */
+void eni_prefetch_close(eni_prefetch *prefetch); /* nothing may be in flight; NULL is fine */
 
-/* The next batch, as eni_loader_next has it, but with addresses on the device; valid until the next call.
- * What is put into COMPUTE from now on begins behind its copy. */
+/* The next batch, as from eni_loader_next, but with addresses on the device; valid until the next call. Work
+ * enqueued in COMPUTE from now on waits for its copy. */
 en_status eni_prefetch_next(eni_prefetch *prefetch, int64_t deadline_ns, const eni_batch **batch_out);
 
-/* Which buffer the batch at hand lies in: 0 or 1, in turns. */
+/* The buffer of the batch at hand: 0 or 1, alternating. */
 int eni_prefetch_buffer(const eni_prefetch *prefetch);
 
-/* All that reads the batch at hand is in COMPUTE by now. */
+/* Everything that reads the batch at hand has been enqueued in COMPUTE. */
 en_status eni_prefetch_done(eni_prefetch *prefetch);
 
-/* Starts the copy of the batch that follows, if the loader has it ready. Never blocks. */
+/* Starts the copy of the following batch if the loader has it ready. Never blocks. */
 en_status eni_prefetch_ahead(eni_prefetch *prefetch);
 
 #endif

@@ -24,7 +24,7 @@ bool eni_scale_step(eni_scale *s, bool has_overflown)
     return true;
 }
 
-/* The copy reads `here` when it gets there: it is not changed before the flags of a later step have come. */
+/* The copy reads `here` when it runs: it must not change before the flags of a later step have arrived. */
 static en_status send_scale(eni_worker *w)
 {
     eni_scaler *s = w->gpu.scaler;
@@ -80,7 +80,7 @@ en_status eni_scaler_resume(void *worker, const eni_scale_facts *facts)
     if (s == NULL || facts->scale <= 0) return EN_OK;
     s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};
     w->gpu.overflown = facts->samples;
-    EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE)); /* the first one has been sent */
+    EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE)); /* the first scale has been sent */
     EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     return send_scale(w);
 }
@@ -99,7 +99,7 @@ static void tell_first(const eni_worker *w)
 {
     const eni_scale *s = &w->gpu.scaler->scale;
     eni_log(s->overflows == 1 ? ENI_LOG_INFO : ENI_LOG_DEBUG, "scaler",
-            "rank %d: a gradient was too large for fp16 and is left out; the loss scale is %g from here on",
+            "rank %d: a gradient overflowed fp16 and is left out; the loss scale is %g from now on",
             w->rank.world.rank, (double)s->scale);
 }
 

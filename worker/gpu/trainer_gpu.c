@@ -1,11 +1,12 @@
 /* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by
- * call or as a capture; then the host does what is its own:
+ * call or as a capture; then the host does its part:
  *
  *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: batches.c)
  *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
- * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step
+ * later. */
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -23,34 +24,33 @@
 #include "worker/gpu/vectors.h"
 #include "worker/worker.h"
 
-/* A sleep of Linux lasts 50 us more than was asked, which is a quarter of a small network's step. */
+/* A sleep of Linux lasts 50 us longer than requested, which is a quarter of a small network's step. */
 static const unsigned long timer_slack_ns = 1000;
 
-/* ---- loss and hits of a step, read when they have come: a step later, so that the GPU never waits for the
- * host ----
+/* ---- loss and hits of a step, read one step later, so that the GPU never waits for the host ----
  *
  *     COMPUTE   forward 0 | backward 0 | fetch -> set 0 | event 0   forward 1 | .. fetch -> set 1 | event 1
  *     host                                                               '- waits for event 0, reads set 0
  *
- * Two sets, used in turns; a set has a pair of numbers for each micro-batch. */
+ * Two sets, used alternately; a set has a pair of numbers for each micro-batch. */
 
 typedef struct score_set {
     float (*pair)[2];   /* (accumulate) registered: mean loss, hits */
-    uint64_t *nsamples; /* (accumulate) behind each */
+    uint64_t *nsamples; /* (accumulate) samples behind each pair */
     int n;
     en_event *event;
 } score_set;
 
-/* What a step needs beside the vectors. */
+/* A step's buffers beside the vectors. */
 typedef struct eni_step_on_gpu {
     const en_gpu *gpu;
     score_set scores[2];
     int set; /* of the step in progress */
 
     en_capture *graph[2]; /* by input buffer */
-    int neager;           /* full batches so far that were put in call by call */
+    int neager;           /* full batches enqueued call by call so far */
     uint64_t nlaunched;
-    const char *why_not; /* no graph; "" as long as there may be one */
+    const char *why_not; /* why it cannot have graphs; "" if it may */
 
     en_event *lag[2]; /* of a slow rank: where its time begins and ends; else NULL */
 } eni_step_on_gpu;
@@ -91,21 +91,21 @@ static en_status scores_read(eni_worker *w, int at, double *loss_out, uint64_t *
 
 /* ---- a step that is captured once and replayed: one call in place of hundreds ----
  *
- *     steps 0 1 2      put in call by call: libraries load kernels, choose algorithms, take memory
+ *     steps 0 1 2      enqueued call by call: libraries load kernels, choose algorithms, allocate
  *     step 3, step 4   captured, once for each input buffer (prefetch.h), and launched
  *     from then on     launched
  *
- * Only full batches are alike; a ragged one is put in call by call. What changes from step to step (rates,
- * loss scale, the batch) lies in device memory that the capture reads. What the device refuses to capture is
- * put in call by call for ever, and said once. */
+ * Only full batches are alike; a ragged one is enqueued call by call. Values that change from step to step
+ * (rates, loss scale, the batch) lie in device memory that the capture reads. A step that the device cannot
+ * capture is always enqueued call by call; a message says so once. */
 
 enum { EAGER_STEPS = 3 };
 
 static const char *obstacle(const eni_worker *w)
 {
     if (!w->config->graph) return "--no-graph";
-    if (w->config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
-    if (w->rank.job.accumulate > 1) return "--accumulate";    /* a gradient of its own for each micro-batch */
+    if (w->config->straggler.count > 0) return "--straggler"; /* only the computing is to be timed */
+    if (w->rank.job.accumulate > 1) return "--accumulate";    /* each micro-batch has its own gradient */
     if (!eni_vectors_are_on_gpu(w) && w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank))
         return "the host averages its gradient"; /* staged, as with --accumulate */
     return "";
@@ -120,7 +120,7 @@ static bool graphs_is_due(eni_worker *w, bool is_full_batch)
     return false;
 }
 
-/* The capture ends in any case: what follows is done and not captured. */
+/* The capture ends in any case: later calls are executed, not captured. */
 static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user)
 {
     eni_step_on_gpu *g = w->gpu.step;
@@ -133,7 +133,7 @@ static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *us
                   (double)(eni_now_ns() - begin) * 1e-6);
         return EN_OK;
     }
-    if (ended == EN_OK) g->gpu->graph_free(g->graph[buffer]); /* a piece of a step */
+    if (ended == EN_OK) g->gpu->graph_free(g->graph[buffer]); /* incomplete */
     g->graph[buffer] = NULL;
     return put_in != EN_OK && put_in != EN_EUNSUPPORTED ? put_in : ended != EN_OK ? ended : put_in;
 }
@@ -166,12 +166,12 @@ typedef struct work {
     eni_step_run *run;
     const eni_batch *batch;
     int64_t micro;
-    float *pair;       /* where its loss goes */
-    uint32_t complete; /* buckets whose gradient is in COMPUTE */
-    bool is_captured;  /* the hooks of the strategy follow later */
+    float *pair;       /* destination of its loss */
+    uint32_t complete; /* buckets whose gradient is enqueued in COMPUTE */
+    bool is_captured;  /* the strategy's hooks follow later */
 } work;
 
-/* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
+/* The strategy's calls are the same in every step and only enqueue: they may be part of the capture. */
 static bool is_strategy_captured(const eni_worker *w)
 {
     const eni_gpu_steps *steps = w->rank.trainer.steps;
@@ -185,11 +185,10 @@ static en_status open_lag(eni_worker *w, eni_step_on_gpu *step)
 {
     if (w->straggler.factor <= 1) return EN_OK;
     if (step->gpu->size <= offsetof(en_gpu, elapsed))
-        return eni_fail(
-            EN_EUNSUPPORTED, "worker",
-            "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
-            "that came with this program",
-            w->device.ops->name);
+        return eni_fail(EN_EUNSUPPORTED, "worker",
+                        "--straggler: this library of the device %s cannot measure the GPU's time; use the "
+                        "one that came with this program",
+                        w->device.ops->name);
     for (int i = 0; i < 2; i++)
         EN_TRY(step->gpu->timer_new(w->device.ctx, &step->lag[i]));
     return EN_OK;
@@ -201,7 +200,7 @@ static en_status lag_event(eni_worker *w, bool is_end)
     return step->lag[is_end] == NULL ? EN_OK : step->gpu->event_record(step->lag[is_end], EN_STREAM_COMPUTE);
 }
 
-/* ---- all three of them ---- */
+/* ---- opening and closing ---- */
 
 static en_status open_step(eni_worker *w)
 {
@@ -215,7 +214,7 @@ static en_status open_step(eni_worker *w)
     return open_lag(w, step);
 }
 
-/* Before the vectors: they hold the group's communicator, and events of the vectors. */
+/* Before the vectors: graphs hold the group's communicator, and events of the vectors. */
 static void close_graphs(const eni_worker *w)
 {
     eni_step_on_gpu *step = w->gpu.step;
@@ -237,7 +236,7 @@ static void close_step(eni_worker *w)
     w->gpu.step = NULL;
 }
 
-/* ---- putting in ---- */
+/* ---- enqueueing ---- */
 
 /* A bucket's gradient is complete. */
 static en_status let_go(work *k, uint32_t bucket)
@@ -246,7 +245,7 @@ static en_status let_go(work *k, uint32_t bucket)
     if (eni_vectors_are_staged(w))
         return eni_rank_is_alone(&w->rank) ? EN_OK : eni_vectors_send_out(w, bucket);
     if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1)
-        return EN_OK; /* not before all of the step is known */
+        return EN_OK; /* not before the whole step is known */
     if (k->is_captured)
         return is_strategy_captured(w) ? eni_gpu_steps_submit(w->rank.trainer.steps, bucket) : EN_OK;
     return eni_step_submit(k->run, bucket + 1);
@@ -286,7 +285,7 @@ static en_status put_in(work *k)
                                                                     : EN_OK;
 }
 
-/* What of the step a capture has: all of it, up to the weights of the next. */
+/* The captured part of the step: all of it, up to the weights of the next. */
 static en_status put_in_captured(void *user)
 {
     work *k = user;
@@ -299,7 +298,7 @@ static en_status put_in_captured(void *user)
     return eni_vectors_join(w);
 }
 
-/* Forward and backward of one micro-batch into the streams; `is_due`: as a capture, if the device can. */
+/* Enqueues forward and backward of one micro-batch; `is_due`: as a capture, if the device can. */
 static en_status compute(work *k, bool is_due)
 {
     eni_step_run *run = k->run;
@@ -324,7 +323,7 @@ static en_status compute(work *k, bool is_due)
 
 /* ---- the host's part ---- */
 
-/* All of a step is one piece of a slow rank: what it took is the device's time. */
+/* The whole step is one piece of a slow rank; it took the device's time. */
 static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
 {
     double loss;
@@ -332,7 +331,7 @@ static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
     int64_t took;
     const eni_step_on_gpu *step = w->gpu.step;
     if (step->lag[0] == NULL || run->nsamples == 0) return EN_OK;
-    EN_TRY(scores_read(w, run->set, &loss, &correct)); /* behind both events */
+    EN_TRY(scores_read(w, run->set, &loss, &correct)); /* after both events */
     EN_TRY(step->gpu->elapsed(step->lag[0], step->lag[1], &took));
     eni_step_compute_ends(run, "gpu");
     if (eni_straggler_took(&w->straggler, begin_ns, took) > 0) eni_step_compute_ends(run, "sleep");
@@ -357,14 +356,14 @@ static en_status submit_rest(eni_worker *w, eni_step_run *run, bool is_sent_out)
     return EN_OK;
 }
 
-/* fp16: which gradients count is known once the GPU has looked at all of them. What does not count is zero,
- * for those who read it all the same. */
+/* fp16: the gradients that count are known once the GPU has checked all of them. The others become zero, for
+ * readers that use them all the same. */
 static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samples, bool is_sent_out)
 {
     eni_step_compute_begins(run);
     EN_TRY(eni_scaler_await(w));
     for (uint32_t b = 0; is_sent_out && b < w->rank.job.buckets->n; b++)
-        EN_TRY(eni_vectors_await(w, b)); /* nothing comes after the zeros */
+        EN_TRY(eni_vectors_await(w, b)); /* so that nothing is written after the zeros */
     EN_TRY(eni_vectors_await_micros(w));
     eni_step_compute_ends(run, "gpu");
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
@@ -384,8 +383,8 @@ static en_status begin(eni_worker *w, eni_step_run *run, const uint64_t *samples
     return eni_vectors_begun(w);
 }
 
-/* With a full batch on every rank: a capture may hold a collective, and NCCL wants each captured by all ranks
- * or by none. So no rank may decide by its own batch alone. */
+/* Whether every rank has a full batch: a capture may hold a collective, which NCCL wants captured by all
+ * ranks or by none, so no rank may decide by its own batch alone. */
 static bool is_full_step(const eni_worker *w, const eni_batch *batch)
 {
     return batch->micro.count == w->rank.job.plan.batch &&
@@ -417,7 +416,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
     return submit_rest(w, run, is_sent_out);
 }
 
-/* All micro-batches of a world of one; then their mean. */
+/* All micro-batches of a world of one, then their mean. */
 static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const eni_batch *batch)
 {
     uint64_t samples[ENI_MEAN_MAX];
@@ -449,12 +448,12 @@ static en_status gradient(void *self, eni_step_run *run)
     const eni_batch *batch;
     EN_TRY(eni_next_batch(w, run, &batch));
     eni_straggler_begin_step(&w->straggler, run->step);
-    /* a capture writes where it did when it was made: by the input buffer */
+    /* a capture writes where it did when it was recorded: by the input buffer */
     step->set = w->rank.job.accumulate > 1 ? 1 - step->set : eni_prefetch_buffer(w->gpu.prefetch);
     step->scores[step->set].n = 0;
     run->set = step->set;
     for (int64_t i = 0; w->gpu.scaler != NULL && i < w->gpu.scaler->nmicros; i++)
-        w->gpu.scaler->flags[i] = 0; /* a micro-batch without samples is not looked at */
+        w->gpu.scaler->flags[i] = 0; /* a micro-batch without samples is not checked */
     if (w->rank.job.accumulate > 1 || (eni_vectors_are_staged(w) && eni_rank_is_alone(&w->rank)))
         return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
@@ -475,7 +474,7 @@ static en_status gather(void *user, const char *tag, const void *blob, size_t by
     return eni_member_gather(user, tag, blob, bytes, blobs_out, INT64_MAX);
 }
 
-/* The same on all ranks. */
+/* The same result on all ranks. */
 static en_status choose_vectors(eni_worker *w)
 {
     static const int backend[] = {[ENI_BACKEND_AUTO] = ENI_GPU_BACKEND_AUTO,
@@ -592,7 +591,7 @@ static en_status warm_up(void *self)
     return eni_gpus_report(w->gpu.gpus);
 }
 
-/* ---- what result.json says of GPUs ---- */
+/* ---- result.json about GPUs ---- */
 
 static json_t *describe_gpu(const en_gpu_facts *facts)
 {
@@ -614,7 +613,7 @@ static void report_rank(void *self, json_t *report)
     eni_gpus_look(w->gpu.gpus, &use);
     json_t *gpu = describe_gpu(facts);
     eni_json_set_int(gpu, "memory_bytes", facts->memory_bytes);
-    eni_json_set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not tell */
+    eni_json_set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not report it */
     json_object_set_new(gpu, "others", use.is_known ? json_integer(use.others) : json_null());
     eni_json_set_int(gpu, "graph_steps", w->gpu.step->nlaunched);
     eni_json_set_text(gpu, "no_graph_because", w->gpu.step->why_not);
@@ -644,7 +643,7 @@ static void add_sums(const json_t *reports, json_t *gpu)
         others = seen > others ? seen : others;
     }
     if (is_fp16) json_object_set_new(gpu, "overflows", json_integer(overflows));
-    /* not 0: times say little; null: the driver does not tell */
+    /* not 0: timings are unreliable; null: the driver does not report it */
     json_object_set_new(gpu, "others", is_known ? json_integer(others) : json_null());
 }
 

@@ -1,5 +1,5 @@
-/* vectors.c - where a rank's weights and gradients are on a GPU: the wait for it, who shares what, and the
- * copies between it and the arena. */
+/* vectors.c - a rank's weights and gradients on a GPU: waiting for it, sharing, copies to and from the
+ * arena. */
 #include "worker/gpu/vectors.h"
 
 #include <string.h>
@@ -27,10 +27,10 @@ struct eni_vectors {
     void *registered[2 + ENI_MAX_SLOTS]; /* of the arena */
     int nregistered;
 
-    en_event *computed; /* in COMPUTE: what a copy begins behind */
-    en_event *left;     /* in EXCHANGE: gradients have left; and, elsewhere, all that was asked for is done */
-    en_event *taken;    /* in EXCHANGE: new weights have come in */
-    en_event **arrived; /* (nbuckets) a gradient is where the strategy finds it */
+    en_event *computed; /* in COMPUTE: copies begin after it */
+    en_event *left;  /* in EXCHANGE: gradients have left; elsewhere: everything that was enqueued is done */
+    en_event *taken; /* in EXCHANGE: new weights have been copied in */
+    en_event **arrived; /* (nbuckets) a gradient is where the strategy reads it */
 };
 
 /* ---- waiting for a GPU ---- */
@@ -40,20 +40,20 @@ static bool is_group(const eni_worker *w)
     return eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
 }
 
-static void tell_late(void *user, const char *what)
+static void log_late(void *user, const char *what)
 {
     const eni_worker *w = user;
     const en_gpu_facts *facts = &w->gpu.gpus->facts;
     eni_error("gpu",
-              "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
-              "nvidia-smi and the kernel's log (Xid) say of it",
+              "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see "
+              "nvidia-smi and the kernel's log (Xid)",
               (int)facts->index, facts->name, w->rank.world.rank, (double)w->config->gpu_timeout_ns * 1e-9,
               (unsigned long long)w->rank.step, what);
 }
 
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
 {
-    return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
+    return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, log_late, w};
 }
 
 static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
@@ -90,10 +90,10 @@ void eni_gpu_host_free(eni_worker *w, void *memory)
 {
     if (memory == NULL) return;
     if (!w->gpu.is_stuck) w->device.ops->gpu->unregister_memory(w->device.ctx, memory);
-    if (!w->gpu.is_stuck) eni_free(memory); /* what a stuck GPU may still write stays */
+    if (!w->gpu.is_stuck) eni_free(memory); /* a stuck GPU may still write to it */
 }
 
-/* ---- which ---- */
+/* ---- placement ---- */
 
 bool eni_vectors_are_on_gpu(const eni_worker *w)
 {
@@ -102,7 +102,7 @@ bool eni_vectors_are_on_gpu(const eni_worker *w)
 
 /* ---- vectors that stay on the GPU ---- */
 
-/* Who reaches whose:
+/* The vectors of each way:
  *
  *     ALONE    own weights, one gradient per micro-batch
  *     GROUP    own weights, own gradient; NCCL adds the gradients up. Rank 0's id opens the group
@@ -153,13 +153,13 @@ static en_status open_group(eni_worker *w, eni_vectors *v)
     return st;
 }
 
-/* What a rank lets the others reach. */
-typedef struct lent {
+/* The handles by which other ranks reach this rank's memory. */
+typedef struct handles {
     uint8_t grad[EN_GPU_HANDLE];
     uint8_t param[EN_GPU_HANDLE], slot[ENI_MAX_SLOTS][EN_GPU_HANDLE]; /* rank 0's */
-} lent;
+} handles;
 
-static en_status lend(eni_worker *w, eni_vectors *v, lent *own)
+static en_status export_own(eni_worker *w, eni_vectors *v, handles *own)
 {
     EN_TRY(v->gpu->export_memory(w->device.ctx, v->grads[w->rank.world.rank], own->grad));
     if (v->is_guest) return EN_OK;
@@ -169,7 +169,7 @@ static en_status lend(eni_worker *w, eni_vectors *v, lent *own)
     return EN_OK;
 }
 
-static en_status borrow(eni_worker *w, eni_vectors *v, const lent *theirs, int rank)
+static en_status import_from(eni_worker *w, eni_vectors *v, const handles *theirs, int rank)
 {
     EN_TRY(v->gpu->import_memory(w->device.ctx, theirs->grad, (void **)&v->grads[rank]));
     if (rank != 0) return EN_OK;
@@ -179,12 +179,13 @@ static en_status borrow(eni_worker *w, eni_vectors *v, const lent *theirs, int r
     return EN_OK;
 }
 
-/* Sharing was tried before it was chosen (gpus.h), so it works, or the machine has run out of something. */
+/* Sharing was tried before it was chosen (gpus.h), so it fails only if the machine has run out of
+ * something. */
 static en_status reach_others(eni_worker *w, eni_vectors *v)
 {
-    lent own = {0}, theirs;
+    handles own = {0}, theirs;
     eni_blobs blobs = {0};
-    en_status st = lend(w, v, &own);
+    en_status st = export_own(w, v, &own);
     if (st == EN_OK)
         st = eni_member_gather(w->rank.member, "memory of GPUs", &own, sizeof own, &blobs,
                                eni_now_ns() + w->config->join_timeout_ns);
@@ -193,34 +194,36 @@ static en_status reach_others(eni_worker *w, eni_vectors *v)
         if (blobs.blob[r].bytes != sizeof theirs) st = EN_EPROTO;
         if (st != EN_OK) break;
         memcpy(&theirs, blobs.blob[r].data, sizeof theirs);
-        st = borrow(w, v, &theirs, r);
+        st = import_from(w, v, &theirs, r);
     }
     eni_blobs_fini(&blobs);
     if (st != EN_OK && st != EN_EINTR && st != EN_EPEER)
-        eni_error("gpu", "rank %d cannot share its GPU's memory: %s; --backend=host goes through the host",
-                  w->rank.world.rank, en_status_str(st));
+        eni_error(
+            "gpu",
+            "rank %d cannot share its GPU's memory: %s; use --backend=host, which goes through the host",
+            w->rank.world.rank, en_status_str(st));
     return st;
 }
 
-/* What was imported; own memory stays. */
-static void give_back(eni_worker *w, float **vector)
+/* Releases imported memory; own memory stays. */
+static void release(eni_worker *w, float **vector)
 {
     if (*vector != NULL) w->device.ops->gpu->release_memory(w->device.ctx, *vector);
     *vector = NULL;
 }
 
-static void give_all_back(eni_worker *w, eni_vectors *v)
+static void release_imported(eni_worker *w, eni_vectors *v)
 {
     if (!eni_vectors_are_on_gpu(w) || w->gpu.choice.way != ENI_GPU_SHARED) return;
     for (int r = 0; v->grads != NULL && r < v->ngrads; r++)
-        if (r != w->rank.world.rank) give_back(w, &v->grads[r]);
+        if (r != w->rank.world.rank) release(w, &v->grads[r]);
     if (!v->is_guest) return;
-    give_back(w, &v->param);
+    release(w, &v->param);
     for (int i = 0; i < v->nslots; i++)
-        give_back(w, &v->slot[i]);
+        release(w, &v->slot[i]);
 }
 
-/* All that is in COMPUTE by now. */
+/* Everything enqueued in COMPUTE so far. */
 static en_status await_computed(eni_worker *w, const char *what)
 {
     eni_vectors *v = w->gpu.vectors;
@@ -233,8 +236,8 @@ en_status eni_vectors_leave(void *worker)
     eni_worker *w = worker;
     eni_vectors *v = w->gpu.vectors;
     if (!eni_vectors_are_on_gpu(w) || w->gpu.choice.way == ENI_GPU_ALONE) return EN_OK;
-    EN_TRY(await_computed(w, "its last step")); /* behind the last collective */
-    give_all_back(w, v);
+    EN_TRY(await_computed(w, "its last step")); /* after the last collective */
+    release_imported(w, v);
     return eni_member_gather(w->rank.member, "GPUs are done", NULL, 0, NULL, INT64_MAX);
 }
 
@@ -270,7 +273,7 @@ void eni_vectors_abort(void *worker)
     if (v != NULL && v->group != NULL) v->gpu->group_abort(v->group);
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 static en_status new_events(eni_worker *w, eni_vectors *v)
 {
@@ -310,20 +313,20 @@ en_status eni_vectors_open(void *worker)
     return w->gpu.choice.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : open_on_gpu(w, v);
 }
 
-/* eni_alive.status: until a deadline. */
+/* An eni_alive.status that ends at a deadline. */
 static en_status is_early(void *deadline_ns)
 {
     return eni_now_ns() < *(const int64_t *)deadline_ns ? EN_OK : EN_ETIMEOUT;
 }
 
-/* What was put into the streams may still read and write what is about to go. */
+/* Waits, with a deadline: enqueued work may still read and write the memory that is about to be freed. */
 static bool has_settled(const eni_vectors *v)
 {
     en_event *const events[EN_STREAMS] = {v->computed, v->left, v->taken};
     int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
     const eni_alive alive = {is_early, &deadline, -1};
     for (int q = 0; q < EN_STREAMS; q++) {
-        if (events[q] == NULL) return true; /* nothing can be under way yet */
+        if (events[q] == NULL) return true; /* nothing can be in flight yet */
         if (v->gpu->event_record(events[q], q) == EN_OK &&
             eni_gpu_await(v->gpu, events[q], &alive, NULL, "") == EN_ETIMEOUT)
             return false;
@@ -335,9 +338,9 @@ void eni_vectors_settle(eni_worker *w)
 {
     eni_vectors *v = w->gpu.vectors;
     if (v == NULL) return;
-    w->gpu.is_stuck = !has_settled(v); /* what waited for a peer who is gone has been aborted (give_up) */
+    w->gpu.is_stuck = !has_settled(v); /* work that waited for a lost peer has been aborted (give_up) */
     if (w->gpu.is_stuck)
-        eni_warn("gpu", "the GPU does not answer: its memory is given back when the process ends");
+        eni_warn("gpu", "the GPU does not answer: its memory is freed when the process ends");
 }
 
 void eni_vectors_close(eni_worker *w)
@@ -347,7 +350,7 @@ void eni_vectors_close(eni_worker *w)
     if (v->group != NULL) v->gpu->group_close(v->group);
     eni_gpu_steps_close(w->rank.trainer.steps);
     w->rank.trainer.steps = NULL;
-    give_all_back(w, v); /* after a death; else they have it already */
+    release_imported(w, v); /* after a death; otherwise they have been released already */
     for (int i = 0; i < v->nregistered; i++)
         v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
     for (int64_t i = 0; eni_vectors_are_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate;
@@ -394,7 +397,7 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 
 /* ---- gradients go out ---- */
 
-/* What is put into `stream` from now on begins behind what is in `other`. */
+/* Work enqueued in `stream` from now on begins after the work in `other`. */
 static en_status put_behind(eni_worker *w, int stream, int other, en_event *event)
 {
     EN_TRY(w->gpu.vectors->gpu->event_record(event, other));
@@ -459,7 +462,7 @@ static en_status take_in(eni_worker *w, uint32_t bucket)
                         eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
 }
 
-/* What is put into COMPUTE from now on begins behind them. */
+/* Work enqueued in COMPUTE from now on begins after the new weights. */
 static en_status have_taken(eni_worker *w)
 {
     return put_behind(w, EN_STREAM_COMPUTE, EN_STREAM_EXCHANGE, w->gpu.vectors->taken);
@@ -472,7 +475,8 @@ static en_status take_in_all(eni_worker *w)
     return have_taken(w);
 }
 
-/* Bucket by bucket, each while the next is waited for. What after_step may change, nobody has before it. */
+/* Bucket by bucket, each while the next is awaited; but only after after_step, which may change the
+ * weights. */
 en_status eni_vectors_finish(void *worker, eni_step_run *run)
 {
     eni_worker *w = worker;
@@ -497,9 +501,9 @@ en_status eni_vectors_begun(eni_worker *w)
     return eni_vectors_are_staged(w) && w->rank.job.strategy->before_step != NULL ? take_in_all(w) : EN_OK;
 }
 
-/* ---- all of it, now and then ---- */
+/* ---- all at once, now and then ---- */
 
-/* One vector, in COMPUTE, which is behind all steps; blocks. */
+/* One vector, in COMPUTE, after all steps; blocks. */
 static en_status copy_now(eni_worker *w, float *to, const float *from, int direction)
 {
     EN_TRY(w->gpu.vectors->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, to, from,
@@ -507,7 +511,7 @@ static en_status copy_now(eni_worker *w, float *to, const float *from, int direc
     return await_computed(w, "a copy of its vectors");
 }
 
-/* Every vector of this rank, as `direction` says. */
+/* Every vector of this rank, in the given direction. */
 static en_status copy_all(eni_worker *w, int direction, bool and_slots)
 {
     eni_vectors *v = w->gpu.vectors;
@@ -568,6 +572,6 @@ en_status eni_vectors_start(void *worker)
         EN_TRY(pin_slot(w, first + (uint32_t)i));
     if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, true));
     if (w->gpu.choice.way != ENI_GPU_SHARED) return EN_OK;
-    /* the others compute with rank 0's: not before they are there */
+    /* the others compute with rank 0's weights, so they wait for them */
     return eni_member_gather(w->rank.member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
 }

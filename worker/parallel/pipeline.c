@@ -5,7 +5,7 @@
 
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out)
 {
-    /* forwards before the first backward; from then on they take turns, until only backwards are left */
+    /* forwards before the first backward; then both alternate until only backwards are left */
     const int ahead = eni_pipeline_in_flight(kind, nstages, nchunks, stage);
     int n = 0, forward = 0, backward = 0;
     while (backward < nchunks) {
@@ -27,7 +27,7 @@ double eni_pipeline_bubble(int nstages, int nchunks)
     return nchunks < 1 ? 0 : (double)(nstages - 1) / (double)(nchunks + nstages - 1);
 }
 
-/* While a schedule is played. */
+/* A stage while a schedule is played. */
 typedef struct stage {
     eni_turn *turns;
     int at, nturns;
@@ -35,14 +35,14 @@ typedef struct stage {
     double *forward, *backward; /* (nchunks) when each was done; below 0: not yet */
 } stage;
 
-/* When what this turn needs is there; below 0: not known yet. */
+/* When the input of this turn is there; below 0: not known yet. */
 static double ready_at(const stage *stages, int nstages, int s, const eni_turn *turn)
 {
     if (!turn->is_backward) return s == 0 ? 0 : stages[s - 1].forward[turn->chunk];
     return s == nstages - 1 ? stages[s].forward[turn->chunk] : stages[s + 1].backward[turn->chunk];
 }
 
-/* Plays the turns of a stage as far as they can be; how many. */
+/* Plays the turns of a stage as far as possible; returns how many. */
 static int play_stage(stage *stages, int nstages, int s, const double *f, const double *b)
 {
     stage *g = &stages[s];

@@ -1,8 +1,8 @@
-/* pipeline.h - in which order the stages of a pipeline compute the chunks of a batch: arithmetic, without a thread.
+/* pipeline.h - the order in which the stages of a pipeline compute the chunks of a batch: pure arithmetic.
  *
- * A batch is cut into M chunks (--micro-batches=M). Each goes forward (F) through stages 0 .. S-1 and backward (B)
- * through S-1 .. 0. Both orders below take the chunks in ascending order in F and in B, so gradients are added
- * alike, and end with the same bytes.
+ * A batch is split into M chunks (--micro-batches=M). Each goes forward (F) through stages 0 .. S-1 and
+ * backward (B) through S-1 .. 0. Both orders below take the chunks in ascending order in F and in B, so
+ * gradients are added in the same order and end with the same bytes.
  *
  *     gpipe, S = 2, M = 4        F0 F1 F2 F3 .  B0 B1 B2 B3         stage 0: all forward, then all backward
  *                                .  F0 F1 F2 F3 ...                  (Huang et al., "GPipe", NeurIPS'19)
@@ -26,18 +26,18 @@ typedef struct eni_turn {
     int chunk;
 } eni_turn;
 
-/* The 2 * nchunks turns of `stage` (0 <= stage < nstages; nchunks >= 0). How many there are. */
+/* The 2 * nchunks turns of `stage` (0 <= stage < nstages; nchunks >= 0). Returns their number. */
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out);
 
-/* The most chunks whose forward a stage keeps for backward at one time: M, or min(M, S - s). */
+/* The most chunks that a stage keeps for backward at one time: M, or min(M, S - s). */
 int eni_pipeline_in_flight(eni_pipeline_kind kind, int nstages, int nchunks, int stage);
 
-/* Where all turns take equally long: (S-1) / (M + S-1). */
+/* With turns of equal length: (S-1) / (M + S-1). */
 double eni_pipeline_bubble(int nstages, int nchunks);
 
-/* The share of the time in which stages wait, where a forward of stage s takes f[s] and a backward b[s], each
- * begins as soon as its turn and what it needs are there, and handing over takes nothing. `seconds_out`, if not
- * NULL: how long the whole lasts, in the unit of f and b. EN_ENOMEM. */
+/* The share of the time in which stages wait, if a forward of stage s takes f[s] and a backward b[s], each
+ * begins as soon as its turn has come and its input is there, and handing over takes no time. `seconds_out`,
+ * if not NULL: the length of the whole, in the unit of f and b. EN_ENOMEM. */
 en_status eni_pipeline_play(eni_pipeline_kind kind, int nstages, int nchunks, const double *f,
                             const double *b, double *bubble_out, double *seconds_out);
 

@@ -1,4 +1,4 @@
-/* stage.c - the thread of a stage: its turns of a pass, one after the other; see stage.h. */
+/* stage.c - the thread of a stage: the turns of a pass, one after the other; see stage.h. */
 #include "worker/parallel/stage.h"
 
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 enum { GPU_SPINS = 200, GPU_NAP_NS = 20000 };
 
-/* ---- what is handed over --------------------------------------------------------------------------------- */
+/* ---- handing over ---------------------------------------------------------------------------------------- */
 
 static void *slot_of(const eni_slots *s, int chunk)
 {
@@ -35,7 +35,7 @@ uint64_t eni_stage_target_row(const eni_stage *g)
     return (schema->loss == EN_OP_MSE ? (uint64_t)schema->outputs : 1) * sizeof(float);
 }
 
-/* Between the host and the stage's device: a host device has the host's addresses. */
+/* Between the host and the stage's device; a host device uses the host's addresses. */
 static en_status copy(const eni_stage *g, void *to, const void *from, uint64_t bytes, int direction)
 {
     return bytes == 0 ? EN_OK : g->device.ops->copy(g->device.ctx, to, from, bytes, direction);
@@ -49,8 +49,8 @@ static bool is_ended(eni_stages *all)
     return is;
 }
 
-/* Until the device has done all that it was given. */
-static en_status settle(eni_stage *g)
+/* Waits until the device has done all enqueued work. */
+static en_status await_device(eni_stage *g)
 {
     const struct timespec nap = {0, GPU_NAP_NS};
     const int64_t deadline = eni_now_ns() + g->all->options.gpu_timeout_ns;
@@ -63,15 +63,14 @@ static en_status settle(eni_stage *g)
         if (eni_now_ns() > deadline)
             return eni_fail(
                 EN_EIO, "stages",
-                "stage %d: cuda:%d has not answered for %.3g s; see what nvidia-smi and the kernel's "
-                "log (Xid) say of it",
+                "stage %d: cuda:%d has not answered for %.3g s; see nvidia-smi and the kernel's log (Xid)",
                 g->at, g->index, (double)g->all->options.gpu_timeout_ns * 1e-9);
         nanosleep(&nap, NULL);
     }
     return st;
 }
 
-/* ---- who is how far -------------------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------------------- */
 
 static en_status await_count(eni_stages *all, const int *count, int until)
 {
@@ -83,8 +82,8 @@ static en_status await_count(eni_stages *all, const int *count, int until)
     return st;
 }
 
-/* Until what the turn needs is there: its input, and, going forward only, a slot for its output. In training the
- * schedule sees to the slots: a chunk's is used again when its backward is done. */
+/* Waits for the turn's input and, in passes without backward, for a free slot for its output. In training the
+ * schedule frees the slots: a chunk's slot is reused after its backward. */
 static en_status await_neighbours(const eni_stage *g, const eni_turn *turn)
 {
     eni_stages *all = g->all;
@@ -129,7 +128,7 @@ static const float *param_of(const eni_stage *g)
     return eni_stage_is_gpu(g) ? g->gpu.param : g->all->pass.param + g->part.lo;
 }
 
-/* Replicas but the first see other batches than the rank is said to have seen. */
+/* In training only the first replica has a state: the others see batches that do not count for the statistics. */
 static float *state_of(const eni_stage *g)
 {
     if (g->all->pass.state == NULL ||
@@ -138,7 +137,7 @@ static float *state_of(const eni_stage *g)
     return eni_stage_is_gpu(g) ? g->gpu.state : g->all->pass.state + g->part.state_lo;
 }
 
-/* The chunk as this stage's model takes it. */
+/* The chunk as a batch of this stage's model. */
 static en_status take_in(const eni_stage *g, int chunk, en_batch *batch_out)
 {
     const eni_stages *all = g->all;
@@ -162,7 +161,7 @@ static en_status give_score(eni_stage *g, int chunk)
 {
     float own[2], *pair = eni_stage_is_gpu(g) ? g->gpu.pair : own;
     EN_TRY(en_model_fetch(g->model, pair));
-    EN_TRY(settle(g));
+    EN_TRY(await_device(g));
     g->all->pass.score[chunk] = (en_score){.loss = (double)pair[0], .correct = (int64_t)pair[1]};
     return EN_OK;
 }
@@ -180,7 +179,7 @@ static en_status forward(eni_stage *g, int chunk)
     if (eni_stage_behind(g) == NULL) return give_score(g, chunk);
     EN_TRY(en_model_ends_of(g->model, &ends));
     EN_TRY(copy(g, slot_of(&g->y, chunk), ends.y, ends.y_bytes, EN_COPY_OUT));
-    return settle(g);
+    return await_device(g);
 }
 
 /* ---- backward, and the mean over the chunks -------------------------------------------------------------- */
@@ -209,7 +208,7 @@ static bool is_last_chunk(const eni_stage *g, int chunk)
     return g->all->options.are_replicas || chunk == g->all->pass.nchunks - 1;
 }
 
-/* Tensors [first, first + n) of the last chunk: their mean, and whoever waits may have it. */
+/* Finishes the mean of tensors [first, first + n) with the last chunk, and wakes waiting threads. */
 static void finish_tensors(eni_stage *g, int chunk, uint32_t first, uint32_t n)
 {
     const en_schema *schema = g->all->options.schema;
@@ -247,12 +246,12 @@ static void add_chunk(const eni_stage *g, int chunk)
         eni_mean_add(grad_of(g), g->scratch, scale, count);
 }
 
-/* What of a chunk's backward is in order once its input's gradient is on its way: the sum. */
+/* Chunks are summed in order; this runs after the input gradient has been sent on. */
 static en_status take_gradient(eni_stage *g, int chunk)
 {
     if (eni_stage_is_gpu(g)) {
         EN_TRY(copy(g, g->scratch, g->gpu.grad, (g->part.hi - g->part.lo) * sizeof(float), EN_COPY_OUT));
-        EN_TRY(settle(g));
+        EN_TRY(await_device(g));
     }
     if (!is_last_chunk(g, chunk))
         add_chunk(g, chunk);
@@ -274,7 +273,7 @@ static en_status backward(eni_stage *g, int chunk)
                              is_last_chunk(g, chunk) && !eni_stage_is_gpu(g) ? on_grad_ready : NULL, &last));
     if (from != NULL) {
         EN_TRY(copy(g, slot_of(&from->dy, chunk), ends.dx, ends.dx_bytes, EN_COPY_OUT));
-        EN_TRY(settle(g));
+        EN_TRY(await_device(g));
     }
     return take_gradient(g, chunk);
 }
@@ -297,8 +296,8 @@ static int turns_of(const eni_stage *g)
     return n;
 }
 
-/* On a GPU: the weights and statistics of its part. */
-static en_status bring_vectors(const eni_stage *g)
+/* On a GPU: copies the weights and statistics of its part. */
+static en_status copy_vectors_in(const eni_stage *g)
 {
     const eni_pass *pass = &g->all->pass;
     if (!eni_stage_is_gpu(g)) return EN_OK;
@@ -316,12 +315,12 @@ static en_status give_statistics(eni_stage *g)
     float *out = g->scratch + (g->part.hi - g->part.lo);
     if (!eni_stage_is_gpu(g) || state_of(g) == NULL || pass->kind == ENI_PASS_EVALUATE) return EN_OK;
     EN_TRY(copy(g, out, g->gpu.state, bytes, EN_COPY_OUT));
-    EN_TRY(settle(g));
+    EN_TRY(await_device(g));
     memcpy(pass->state + g->part.state_lo, out, bytes);
     return EN_OK;
 }
 
-/* A step of the run: no warm-up and no evaluation, which a slow rank does as fast as others. */
+/* A step of the run, not a warm-up or an evaluation: a slow rank does those as fast as others. */
 static bool is_counted(const eni_stage *g)
 {
     return g->all->pass.kind == ENI_PASS_TRAIN && g->all->pass.step >= 0;
@@ -369,7 +368,7 @@ static en_status run_pass(eni_stage *g)
     g->nturns = turns_of(g);
     if (is_counted(g)) eni_straggler_begin_step(&g->straggler, (uint64_t)g->all->pass.step);
     if (g->nturns == 0) return EN_OK;
-    EN_TRY(bring_vectors(g));
+    EN_TRY(copy_vectors_in(g));
     for (int i = 0; i < g->nturns; i++)
         EN_TRY(take_turn(g, i));
     EN_TRY(give_statistics(g));
@@ -377,7 +376,7 @@ static en_status run_pass(eni_stage *g)
     return EN_OK;
 }
 
-/* This thread, and those that OpenMP starts for it, on cores of their own. */
+/* Pins this thread, and the threads that OpenMP starts for it, to cores of their own. */
 static void take_cores(const eni_stage *g)
 {
     const eni_stages_options *o = &g->all->options;

@@ -1,4 +1,4 @@
-/* stages.c - see stages.h: the compute thread's side; what a stage does in its turns is stage.c. */
+/* stages.c - see stages.h: the compute thread's side; stage.c has the turns of a stage. */
 #include "worker/parallel/stages.h"
 
 #include <stdio.h>
@@ -29,8 +29,8 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* With the lock held: the first tensor that is complete with all behind it. Of a pipeline stage s may be ahead of
- * what the last event of s + 1 has told; of replicas all have to have it. */
+/* With the lock held: the first tensor that is complete with all after it. Stage s of a pipeline may be ahead
+ * of the last event of s + 1; a tensor of replicas is complete once all of them have it. */
 static uint32_t first_done(const eni_stages *all)
 {
     const int n = all->options.n;
@@ -48,7 +48,7 @@ static uint32_t first_done(const eni_stages *all)
     return first;
 }
 
-/* Rows of the largest chunk that memory is there for. */
+/* Rows of the largest chunk that has memory. */
 static uint64_t rows_prepared(const eni_stages *all, eni_pass_kind kind)
 {
     return kind == ENI_PASS_EVALUATE ? all->evaluation_rows : all->chunk_rows;
@@ -84,9 +84,10 @@ en_status eni_stages_begin(eni_stages *all, const eni_pass *pass)
     }
     pthread_mutex_unlock(&all->lock);
     if (may_begin) return EN_OK;
-    return eni_fail(EN_EBUG, "stages",
-                    "a pass with chunks of %llu samples: there is no memory for them, or one is under way",
-                    (unsigned long long)rows);
+    return eni_fail(
+        EN_EBUG, "stages",
+        "cannot begin a pass with chunks of %llu samples: they have no memory, or another pass is in flight",
+        (unsigned long long)rows);
 }
 
 /* With the lock held, once a pass has ended well. */
@@ -96,7 +97,7 @@ static void count_pass(eni_stages *all)
     if (pass->kind != ENI_PASS_TRAIN || pass->step < 0 || all->begin_ns == 0) return;
     all->pass_ns += all->end_ns - all->begin_ns;
     all->npasses++;
-    all->begin_ns = 0; /* once */
+    all->begin_ns = 0; /* counted once */
 }
 
 en_status eni_stages_await(eni_stages *all, uint32_t first, int64_t deadline_ns, uint32_t *first_out)
@@ -188,7 +189,7 @@ en_status eni_stages_open(const eni_stages_options *options, eni_stages **stages
                            : eni_pipeline_in_flight(options->kind, options->n, options->nchunks, s);
         st = open_stage(g);
     }
-    all->options.parts = NULL; /* the stages have them */
+    all->options.parts = NULL; /* the stages have copies */
     all->options.index = NULL;
     if (st != EN_OK)
         eni_stages_close(all);
@@ -211,14 +212,14 @@ en_status eni_stages_prepare(eni_stages *all, uint64_t n, int mode)
     return EN_OK;
 }
 
-/* For the chunks that are kept in training, or two that are evaluated. */
+/* For the chunks that are kept in training, or for two in evaluation. */
 static uint64_t pool_bytes(const eni_stage *g, uint64_t row)
 {
     return larger(eni_slots_stride(g->all->chunk_rows, row) * (uint64_t)g->in_flight,
                   eni_slots_stride(g->all->evaluation_rows, row) * 2);
 }
 
-/* Host memory that the stage's GPU writes. */
+/* Registers host memory that the stage's GPU writes. */
 static en_status reach(eni_stage *g, void *memory, uint64_t bytes)
 {
     if (memory == NULL) return EN_ENOMEM;
@@ -287,7 +288,7 @@ en_status eni_stages_start(eni_stages *all, int first_core, const eni_straggler 
     }
     for (int s = 0; s < all->options.n; s++) {
         all->stage[s].straggler = *straggler;
-        all->stage[s].straggler.seed += (uint64_t)s; /* each draws for itself */
+        all->stage[s].straggler.seed += (uint64_t)s; /* each draws its own numbers */
         EN_TRY(take_memory(&all->stage[s]));
     }
     for (int s = 0; s < all->options.n; s++)
@@ -302,7 +303,7 @@ const char *eni_stages_describe(const eni_stages *all)
 
 /* ---- closing --------------------------------------------------------------------------------------------- */
 
-/* Whether its device is done with all that it was given, or soon is. */
+/* Whether its device finishes all enqueued work soon. */
 static bool is_quiet(eni_stage *g)
 {
     const struct timespec nap = {0, ENI_MILLI};
@@ -348,7 +349,7 @@ static void free_memory(eni_stage *g)
     eni_free(g->kept);
 }
 
-/* Host memory of one stage is registered with its neighbour's GPU, so it goes last. */
+/* A stage's host memory is registered with its neighbour's GPU, so it is freed last. */
 bool eni_stages_close(eni_stages *all)
 {
     if (all == NULL) return true;
@@ -375,7 +376,7 @@ bool eni_stages_close(eni_stages *all)
     return true;
 }
 
-/* ---- what it took ---------------------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------------------ */
 
 void eni_stages_add_straggler(const eni_stages *all, eni_straggler *sum)
 {
@@ -411,7 +412,7 @@ static void report_bubble(const eni_stages *all, json_t *report)
     eni_json_set_number(report, "bubble_ideal", eni_pipeline_bubble(o->n, o->nchunks));
 }
 
-/* The first node of its part; the batch is none. */
+/* The name of the first node of its part, but not of the batch. */
 static const char *name_of_first(const eni_stage *g, char text_out[ENI_NODE_TEXT])
 {
     const uint32_t at = g->part.first > 0 ? g->part.first : 1;

@@ -35,8 +35,8 @@ static en_status choose_parts(eni_worker *w)
     if (w->config->split != NULL && !t->are_replicas) {
         EN_TRY(eni_split_at(schema, w->config->split, &n, t->parts));
         if (n == t->n) return EN_OK;
-        return eni_fail(EN_EINVAL, "worker", "--split=%s makes %d stages of %s, and there are %d devices",
-                        w->config->split, n, schema->network->name, t->n);
+        return eni_fail(EN_EINVAL, "worker", "--split=%s cuts %s into %d stages, but there are %d devices",
+                        w->config->split, schema->network->name, n, t->n);
     }
     if (!t->are_replicas) return eni_split_balance(schema, t->n, t->parts);
     for (int d = 0; d < t->n; d++)
@@ -66,12 +66,13 @@ static en_status open_stages(eni_worker *w, const int *index)
     return eni_stages_open(&options, &t->stages);
 }
 
-/* What depends on how many devices there are. */
+/* Sets all that depends on the number of devices. */
 static en_status choose_sizes(eni_worker *w, int ndevices)
 {
     eni_team *t = w->team;
     t->n = ndevices;
-    t->are_replicas = w->config->parallel == ENI_PARALLEL_DATA && ndevices > 1; /* one is the plain run */
+    t->are_replicas =
+        w->config->parallel == ENI_PARALLEL_DATA && ndevices > 1; /* one replica is the plain run */
     t->nchunks = eni_team_chunks(w->config, ndevices);
     const size_t n = (size_t)t->nchunks + ENI_STAGES_AT_ONCE;
     t->chunk = eni_alloc_array(n, sizeof *t->chunk);
@@ -80,7 +81,7 @@ static en_status choose_sizes(eni_worker *w, int ndevices)
     return choose_parts(w);
 }
 
-/* Of GPUs, which ones they are depends on who else is on this host. */
+/* The GPUs to pick: their numbers depend on the other ranks of this host, so they follow after the join. */
 static eni_gpu_want wanted_gpus(const eni_worker *w)
 {
     return (eni_gpu_want){
@@ -95,7 +96,7 @@ en_status eni_team_open(eni_worker *w, int cores)
     if (t == NULL) return EN_ENOMEM;
     EN_TRY(eni_device_list_parse(c->device, w->plugin_dir, &list));
     memcpy(t->device, list.kind, sizeof t->device);
-    w->device.ops = eni_ref_device(); /* where vectors lie: in host memory */
+    w->device.ops = eni_ref_device(); /* vectors lie in host memory */
     const int n = eni_config_ndevices(c), share = cores / (n > 0 ? n : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (eni_device_is_gpu(c->device)) {
@@ -142,7 +143,7 @@ en_status eni_team_start(void *worker)
     int first = t->n > 1 && t->gpu == NULL ? w->rank.world.local_rank * each : -1;
     if (first >= 0 && nlocal * each > eni_host_info_cores()) {
         if (w->rank.world.rank == 0)
-            eni_info("worker", "%d threads on %d cores: no device has a core of its own", nlocal * each,
+            eni_info("worker", "%d threads on %d cores: devices share cores", nlocal * each,
                      eni_host_info_cores());
         first = -1;
     }
@@ -169,7 +170,7 @@ void eni_team_close(eni_worker *w)
     eni_team *t = w->team;
     if (t == NULL) return;
     if (!eni_stages_close(t->stages)) w->gpu.is_stuck = true;
-    if (w->gpu.is_stuck) return; /* it may still write what it was given */
+    if (w->gpu.is_stuck) return; /* it may still write to the memory */
     for (int d = 0; t->own != NULL && d < t->n; d++)
         eni_free(t->own[d]);
     for (int i = 0; i < ENI_STAGES_AT_ONCE; i++)
@@ -190,7 +191,7 @@ uint64_t eni_team_chunk_rows(const eni_worker *w)
     return (w->rank.job.plan.batch + n - 1) / n;
 }
 
-/* Where samples are no whole lines, so that a chunk begins inside one, it is moved to where one begins. */
+/* Copies a chunk that begins inside a line (samples are not whole lines) to memory that begins on one. */
 static const float *aligned(const eni_worker *w, const float *x, uint64_t rows, int chunk)
 {
     const eni_team *t = w->team;
@@ -228,7 +229,7 @@ en_status eni_team_give_up(eni_worker *w, en_status why)
     return why;
 }
 
-/* The other ranks say that they wait for this one; which of its stages it waits for, it says itself. */
+/* The other ranks log that they wait for this one; this rank logs which of its stages it waits for. */
 en_status eni_team_await(eni_worker *w, uint32_t *first)
 {
     char doing[ENI_STAGES_TEXT];
@@ -280,7 +281,7 @@ en_status eni_team_forward(eni_worker *w, const float *param, float *state, cons
     return run_to_the_end(w, &pass);
 }
 
-/* As many batches as may be under way. How many. */
+/* Fills as many batches as may be in flight. Returns how many. */
 static int fill_batches(eni_worker *w, const eni_set *set, uint64_t at)
 {
     eni_team *t = w->team;
@@ -301,7 +302,7 @@ en_status eni_team_evaluate(eni_worker *w, const float *param, const float *stat
 {
     eni_team *t = w->team;
     eni_set_score sum = {.count = set->count};
-    for (int i = 0; i < ENI_STAGES_AT_ONCE; i++) { /* all sets have the same batches */
+    for (int i = 0; i < ENI_STAGES_AT_ONCE; i++) { /* all sets have the same batch sizes */
         if (t->evaluated[i] == NULL)
             t->evaluated[i] = eni_alloc(set->batch * (set->sample_bytes + set->target_bytes));
         if (t->evaluated[i] == NULL) return EN_ENOMEM;
@@ -312,7 +313,7 @@ en_status eni_team_evaluate(eni_worker *w, const float *param, const float *stat
                                .nchunks = fill_batches(w, set, at),
                                .chunk = t->chunk,
                                .param = param,
-                               .state = (float *)(uintptr_t)state, /* which is read only */
+                               .state = (float *)(uintptr_t)state, /* read only */
                                .score = t->score};
         EN_TRY(run_to_the_end(w, &pass));
         for (int i = 0; i < pass.nchunks; i++) {

@@ -1,7 +1,6 @@
-/* trainer_stages.c - the gradient of a step on several devices, or chunk by chunk on one (--parallel, --micro-batches).
- *
- * The compute thread hands a batch to the stages (stages.h), then waits for tensors: each bucket that is complete
- * leaves while earlier stages are still in backward, as it does behind the layers of one device. */
+/* trainer_stages.c - the gradient of a step on several devices, or chunk by chunk on one (--parallel,
+ * --micro-batches). The compute thread hands a batch to the stages (stages.h), then waits for tensors: each
+ * complete bucket leaves while earlier stages are still in backward, as with the layers of one device. */
 #include "core/json.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -10,10 +9,10 @@
 #include "worker/parallel/team.h"
 #include "worker/worker.h"
 
-/* ---- opening and the end --------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------------------- */
 
-/* What the trainer of one GPU has, and this one has not. */
-static void tell_vectors(const eni_worker *w)
+/* Explains why vectors are staged here; a trainer of one GPU may keep them there. */
+static void explain_vectors(const eni_worker *w)
 {
     if (w->team->gpu == NULL) return;
     eni_log(w->rank.world.rank == 0 && !w->config->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu",
@@ -25,7 +24,7 @@ static en_status open_trainer(void *self)
 {
     eni_worker *w = self;
     EN_TRY(eni_team_open_gpus(w));
-    tell_vectors(w);
+    explain_vectors(w);
     w->rank.trainer.reads_arena = true;
     w->rank.trainer.about.machine = eni_stages_describe(w->team->stages);
     return EN_OK;
@@ -51,7 +50,7 @@ static en_status take_scores(eni_worker *w, eni_step_run *run, int nchunks)
     return eni_step_check_loss(&w->rank, run->step, loss); /* before a bucket leaves */
 }
 
-/* Of replicas: buckets [from, end) of their gradients become one, as those of ranks do. */
+/* Averages buckets [from, end) of the replicas' gradients, as those of ranks are. */
 static void average_replicas(const eni_worker *w, float *grad, int nchunks, uint32_t from, uint32_t end)
 {
     const eni_team *t = w->team;
@@ -121,7 +120,7 @@ static en_status warm_up(void *self)
     return eni_start_loader(w, &options);
 }
 
-/* ---- what it has to say ---------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------------------- */
 
 static void report_rank(void *self, json_t *report)
 {
@@ -131,13 +130,13 @@ static void report_rank(void *self, json_t *report)
     eni_straggler_report(&sum, report);
 }
 
-/* Rank 0's own: the others' are alike. */
+/* Rank 0's own report: the others' are alike. */
 static void report_run(void *self, const json_t *reports, json_t *result)
 {
     static const char *const ways[] = {"one device", "data", "model", "pipeline"};
     const eni_worker *w = self;
     (void)reports;
-    if (w->team == NULL) return; /* the run was cut short, and all is closed */
+    if (w->team == NULL) return; /* the run was cut short, and the team is closed */
     json_t *own = eni_stages_report(w->team->stages);
     if (own == NULL) return;
     eni_json_set_text(own, "parallel", ways[w->config->parallel]);

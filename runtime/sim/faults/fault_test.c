@@ -71,7 +71,7 @@ static uint64_t one_sample(void *user, uint64_t micro_batch)
     return 1;
 }
 
-static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+static en_status one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
     (void)rank, (void)param;
@@ -79,6 +79,7 @@ static void one_hot(void *user, int rank, uint64_t micro_batch, const float *par
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)
             grad[element_of(t, b, k, micro_batch)] = -1;
+    return EN_OK;
 }
 
 static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
@@ -190,7 +191,7 @@ static void draw_run(trial *t)
         .micro_batches = t->batches,
         .bucket_cap_bytes = t->piece * (uint64_t)t->shards * sizeof(float),
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 1},
-        .compute = {.mean_ns = ENI_MILLI, .noise = ENI_SIM_LOGNORMAL, .sigma = 0.5},
+        .compute = {.law = {ENI_LAW_LOGNORMAL, ENI_MILLI, .spread = 0.5}},
         .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
         .max_events = 5000000,
         .faults = &eni_faults,

@@ -1,0 +1,175 @@
+"""entrain: your own gradient under any strategy, on as many simulated workers as you like, in virtual time.
+
+    import entrain
+    run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, step_ms=10, sigma=0.5)
+    run.weights, run.seconds, run.staleness_mean, run.curve
+
+grad(param, micro_batch, rank) returns the gradient of the mean loss over that micro-batch; numpy alone is needed, and
+libentrain.so, which is looked for in $ENTRAIN_LIBRARY, in the checkout or prefix of this file, and among the system's libraries.
+docs/virtual-time.md explains it by examples.
+"""
+import ctypes
+import ctypes.util
+import os
+import pathlib
+
+import numpy as np
+
+__all__ = ["Simulation", "simulate"]
+
+
+class _Problem(ctypes.Structure):
+    GRAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_float),
+                            ctypes.POINTER(ctypes.c_float))
+    EVAL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.POINTER(ctypes.c_float))
+    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("count", ctypes.c_uint64),
+                ("init", ctypes.POINTER(ctypes.c_float)), ("samples", ctypes.c_uint64),
+                ("tensors", ctypes.POINTER(ctypes.c_uint64)), ("ntensors", ctypes.c_uint32), ("grad", GRAD), ("eval", EVAL),
+                ("eval_every", ctypes.c_uint64), ("user", ctypes.c_void_p)]
+
+
+class _Options(ctypes.Structure):
+    LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    _fields_ = [("size", ctypes.c_uint32), ("plugins", ctypes.c_char_p), ("log", LOG), ("log_user", ctypes.c_void_p)]
+
+
+class _Result(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("nranks", ctypes.c_int32), ("weights", ctypes.POINTER(ctypes.c_float)),
+                ("weights_sha256", ctypes.c_char * 65), ("log_sha256", ctypes.c_char * 65), ("virtual_ns", ctypes.c_int64),
+                *[(name, ctypes.c_uint64) for name in ("events", "updates", "samples", "pushes", "holds", "applied", "dropped",
+                                                       "sent", "received")],
+                ("rank_steps", ctypes.POINTER(ctypes.c_uint64)), ("rank_samples", ctypes.POINTER(ctypes.c_uint64)),
+                ("staleness", ctypes.POINTER(ctypes.c_uint64)), ("nstaleness", ctypes.c_uint64),
+                ("staleness_mean", ctypes.c_double), ("theory_staleness", ctypes.c_double), ("theory_sent", ctypes.c_double),
+                ("theory_received", ctypes.c_double), ("has_equal_ranks", ctypes.c_int32)]
+
+
+def _load():
+    names = [os.environ.get("ENTRAIN_LIBRARY")]
+    for parent in pathlib.Path(__file__).resolve().parents:  # a checkout, or where `make install` has put this file
+        names += [parent / "build" / "libentrain.so", *parent.glob("lib*/libentrain.so.0"), *parent.glob("lib/*/libentrain.so.0")]
+    for name in filter(None, [*names, ctypes.util.find_library("entrain")]):
+        try:
+            library = ctypes.CDLL(str(name))
+        except OSError:
+            continue
+        library.en_sim_result_of.restype = ctypes.POINTER(_Result)
+        library.en_sim_result_of.argtypes = library.en_sim_run.argtypes = library.en_sim_close.argtypes = [ctypes.c_void_p]
+        library.en_sim_close.restype = None
+        return library
+    raise ImportError("libentrain.so was not found: build it with make, or name it in the variable ENTRAIN_LIBRARY")
+
+
+_library = None
+_log = _Options.LOG(lambda user, level, subsystem, text: None)  # sentences become exceptions; kept: the library keeps its address
+
+
+def _why():
+    text = ctypes.create_string_buffer(2048)
+    _library.en_sim_why(text, ctypes.c_size_t(len(text)))
+    return text.value.decode(errors="replace")
+
+
+class Simulation:
+    """What a run came to.
+
+    weights       float32 array: the model that the strategy's paper evaluates
+    curve         list of (samples, virtual seconds, what eval returned)
+    seconds       virtual time of the whole run
+    staleness     array: how many pushes had staleness 0, 1, ..; staleness_mean; theory_staleness (nan: no promise)
+    rank_steps, rank_samples                          arrays by rank
+    samples, applied, dropped                         computed; that a server applied, and did not
+    sent, received                                    bytes of gradients and weights, of all ranks
+    events, updates, pushes, holds, equal_ranks       counts; whether all ranks end with the same bytes
+    weights_sha256, log_sha256                        equal hashes: equal runs
+    """
+
+    def __init__(self, result, count, curve):
+        self.curve = curve
+        self.weights = np.ctypeslib.as_array(result.weights, (count,)).copy()
+        self.seconds = result.virtual_ns * 1e-9
+        self.staleness = np.zeros(0, np.uint64)
+        if result.nstaleness:
+            self.staleness = np.ctypeslib.as_array(result.staleness, (result.nstaleness,)).copy()
+        self.rank_steps = np.ctypeslib.as_array(result.rank_steps, (result.nranks,)).copy()
+        self.rank_samples = np.ctypeslib.as_array(result.rank_samples, (result.nranks,)).copy()
+        self.equal_ranks = bool(result.has_equal_ranks)
+        self.weights_sha256, self.log_sha256 = result.weights_sha256.decode(), result.log_sha256.decode()
+        for name in ("events", "updates", "samples", "pushes", "holds", "applied", "dropped", "sent", "received",
+                     "staleness_mean", "theory_staleness", "theory_sent", "theory_received"):
+            setattr(self, name, getattr(result, name))
+
+
+def _texts(settings):
+    """{"step_ms": 10} -> ["step-ms=10"]; True and False become on and off; a list gives a setting several times."""
+    for key, value in settings.items():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            text = {True: "on", False: "off"}.get(one, one) if isinstance(one, bool) else one
+            yield f"{key.replace('_', '-')}={text}"
+
+
+def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1, tensors=None, eval=None, eval_every=0, **settings):
+    """Runs `strategy` on `workers` simulated workers and returns a Simulation.
+
+    grad(param, micro_batch, rank)   the gradient of the mean loss over a micro-batch, as an array of init's size; it must
+                                     depend on (param, micro_batch) alone. param is read-only and valid during the call
+    init                             initial weights, flattened to one vector of float32
+    steps                            of all workers: steps x workers micro-batches are computed
+    batch_size                       samples of a micro-batch
+    tensors                          sizes of the parameters, in order: buckets end at their edges
+    eval(param)                      called at the start, after each eval_every samples, and at the end: Simulation.curve
+    settings                         flags of `entrain sim`: lr, momentum, seed, step_ms, sigma, straggler, net, shards, groups ..
+
+    An exception in a callback ends the run and is raised. ValueError: a setting; its text names the nearest one.
+    """
+    global _library
+    _library = _library or _load()
+    w0 = np.ascontiguousarray(init, np.float32).ravel()
+    count, raised, curve = w0.size, [], []
+    as_floats = ctypes.POINTER(ctypes.c_float)
+
+    def guarded(call):
+        def callback(*arguments):
+            try:
+                call(*arguments)
+                return 0
+            except BaseException as error:  # KeyboardInterrupt too: the library knows nothing of it
+                raised.append(error)
+                return 1
+        return callback
+
+    def view(pointer):
+        return np.ctypeslib.as_array(pointer, (count,))
+
+    def compute(user, rank, micro_batch, param, out):
+        seen = view(param)
+        seen.flags.writeable = False
+        g = np.asarray(grad(seen, micro_batch, rank), np.float32).ravel()
+        if g.size != count:
+            raise ValueError(f"grad returned {g.size} elements for {count} weights")
+        view(out)[:] = g
+
+    def evaluate(user, samples, virtual_ns, param):
+        curve.append((samples, virtual_ns * 1e-9, eval(view(param).copy())))
+
+    sizes = (ctypes.c_uint64 * len(tensors))(*tensors) if tensors is not None else None
+    problem = _Problem(abi=1, size=ctypes.sizeof(_Problem), count=count, init=w0.ctypes.data_as(as_floats), samples=batch_size,
+                       tensors=sizes, ntensors=len(tensors) if tensors is not None else 0,
+                       grad=_Problem.GRAD(guarded(compute)), eval=_Problem.EVAL(guarded(evaluate)) if eval else _Problem.EVAL(),
+                       eval_every=eval_every)
+    plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
+    options = _Options(size=ctypes.sizeof(_Options), plugins=plugins.encode() if plugins else None, log=_log)
+    texts = [text.encode() for text in _texts(dict(settings, workers=workers, strategy=strategy, steps=steps))]
+    sim = ctypes.c_void_p()
+    if _library.en_sim_open(ctypes.byref(problem), (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts)),
+                            ctypes.byref(options), ctypes.byref(sim)):
+        raise ValueError(_why())
+    try:
+        status = _library.en_sim_run(sim)
+        if raised:
+            raise raised[0]
+        if status:
+            raise RuntimeError(_why())
+        return Simulation(_library.en_sim_result_of(sim).contents, count, curve)
+    finally:
+        _library.en_sim_close(sim)

@@ -1,0 +1,46 @@
+/* law.h - how long a gradient takes: a distribution of times, and its text. Pure functions.
+ *
+ *     fixed:10ms                  always 10 ms
+ *     exp:10ms                    exponential: memoryless workers
+ *     lognormal:10ms,0.5          its logarithm is normal with sigma 0.5
+ *     pareto:10ms,2.5             heavy tail: P(t > x) falls as x^-2.5
+ *     shifted-exp:10ms,6ms        at least 6 ms, the rest exponential (Lee et al. 2018)
+ *     0-3=exp:10ms;4=fixed:40ms   by rank; the last one holds for the ranks that are not named
+ *
+ * The first number is always the mean. */
+#ifndef RUN_LAW_H
+#define RUN_LAW_H
+
+#include <stdint.h>
+
+#include "core/rng.h"
+#include "entrain/status.h"
+
+typedef enum eni_law_kind {
+    ENI_LAW_FIXED,
+    ENI_LAW_EXPONENTIAL,
+    ENI_LAW_LOGNORMAL,
+    ENI_LAW_PARETO,
+    ENI_LAW_SHIFTED_EXPONENTIAL,
+    ENI_LAW_SAMPLES /* one of those given, each as likely */
+} eni_law_kind;
+
+typedef struct eni_law {
+    eni_law_kind kind;
+    double mean_ns;
+    double
+        spread; /* LOGNORMAL: sigma; PARETO: the exponent, > 1; SHIFTED_EXPONENTIAL: the least time in ns */
+    const double *samples; /* SAMPLES: (nsamples) ns, borrowed */
+    uint64_t nsamples;
+} eni_law;
+
+/* NULL if `text` has one of the forms above, else what was expected. */
+const char *eni_law_check(const char *text);
+
+/* The law of each rank, (nranks). EN_EINVAL, logged: a form (eni_law_check), a rank beyond nranks or named twice. */
+en_status eni_law_read(const char *text, int32_t nranks, eni_law *laws_out);
+
+/* A time in ns, the same for the same key: takes indices 0 and 1 of the stream. */
+double eni_law_draw(const eni_law *law, const eni_rng_key *key);
+
+#endif

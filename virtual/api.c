@@ -1,0 +1,319 @@
+/* api.c - entrain/sim.h: a gradient of the caller's in virtual time.
+ *
+ * The virtual host keeps each parameter on a line of its own, the caller's vector is contiguous: both are copied into each
+ * other around a callback. So a callback can write into nothing but its own buffer, and a canary behind that shows it. */
+#include "entrain/sim.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/config.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "virtual/simulation.h"
+
+enum { CANARY = 16 };                            /* floats */
+static const uint32_t CANARY_BITS = 0x7fc0ca4eu; /* a NaN that nobody computes */
+
+struct en_sim {
+    en_sim_problem given;
+    eni_virtual setup;
+    eni_sim_problem problem;
+    en_model_tensor *tensors; /* (problem.ntensors), each at the begin of a line */
+    float *init;              /* (problem.count) */
+    float *weights;           /* (problem.count) at the end */
+    float *param, *grad;      /* (given.count), and CANARY behind grad: what callbacks see */
+    eni_sim_result ended;
+    en_sim_result result; /* of `ended`; size 0: the run has not ended well */
+    uint64_t *steps;      /* (2, nranks): steps, samples */
+};
+
+/* ---- the caller's vector and ours ---- */
+
+static void spread(const en_sim *sim, const float *flat, float *lines_out)
+{
+    for (uint32_t t = 0; t < sim->problem.ntensors; flat += sim->tensors[t++].count)
+        memcpy(lines_out + sim->tensors[t].offset, flat, sim->tensors[t].count * sizeof *flat);
+}
+
+static void gather(const en_sim *sim, const float *lines, float *flat_out)
+{
+    for (uint32_t t = 0; t < sim->problem.ntensors; flat_out += sim->tensors[t++].count)
+        memcpy(flat_out, lines + sim->tensors[t].offset, sim->tensors[t].count * sizeof *lines);
+}
+
+/* ---- callbacks ---- */
+
+static uint64_t samples(void *user, uint64_t micro_batch)
+{
+    const en_sim *sim = user;
+    (void)micro_batch;
+    return sim->given.samples;
+}
+
+static en_status check_gradient(const en_sim *sim, int rank, uint64_t micro_batch)
+{
+    const uint64_t count = sim->given.count;
+    for (int i = 0; i < CANARY; i++)
+        if (memcmp(&sim->grad[count + (uint64_t)i], &CANARY_BITS, sizeof CANARY_BITS) != 0)
+            return eni_fail(
+                EN_EBUG, "sim",
+                "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
+                "micro-batch %llu)",
+                (unsigned long long)(count + (uint64_t)i), (unsigned long long)count, rank,
+                (unsigned long long)micro_batch);
+    for (uint64_t i = 0; i < count; i++)
+        if (!isfinite(sim->grad[i]))
+            return eni_fail(
+                EN_ENONFINITE, "sim",
+                "the gradient of rank %d has %g as element %llu (micro-batch %llu): lower lr, or clip "
+                "it in the callback",
+                rank, (double)sim->grad[i], (unsigned long long)i, (unsigned long long)micro_batch);
+    return EN_OK;
+}
+
+static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    en_sim *sim = user;
+    gather(sim, param, sim->param);
+    for (int i = 0; i < CANARY; i++)
+        memcpy(&sim->grad[sim->given.count + (uint64_t)i], &CANARY_BITS, sizeof CANARY_BITS);
+    const en_status st = sim->given.grad(sim->given.user, rank, micro_batch, sim->param, sim->grad);
+    if (st != EN_OK)
+        return eni_fail(st, "sim", "the gradient callback failed (rank %d, micro-batch %llu): %s", rank,
+                        (unsigned long long)micro_batch, en_status_str(st));
+    EN_TRY(check_gradient(sim, rank, micro_batch));
+    memset(grad, 0, sim->problem.count * sizeof *grad);
+    spread(sim, sim->grad, grad);
+    return EN_OK;
+}
+
+static en_status evaluate(void *user, uint64_t nsamples, int64_t virtual_ns, const float *param)
+{
+    en_sim *sim = user;
+    gather(sim, param, sim->param);
+    const en_status st = sim->given.eval(sim->given.user, nsamples, virtual_ns, sim->param);
+    if (st == EN_OK) return EN_OK;
+    return eni_fail(st, "sim", "the eval callback failed (after %llu samples): %s",
+                    (unsigned long long)nsamples, en_status_str(st));
+}
+
+/* ---- open ---- */
+
+static en_status check_problem(const en_sim_problem *p)
+{
+    uint64_t sum = 0;
+    if (p->abi != EN_SIM_ABI)
+        return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: compile it again",
+                        p->abi, EN_SIM_ABI);
+    if (p->size < sizeof *p || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL ||
+        p->grad == NULL)
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "the problem needs size, init, grad and a count from 1 to 2^40; it has size %u, count %llu",
+            p->size, (unsigned long long)p->count);
+    for (uint32_t t = 0; p->tensors != NULL && t < p->ntensors; t++) {
+        if (p->tensors[t] == 0 || p->tensors[t] > p->count - sum)
+            return eni_fail(EN_EINVAL, "sim",
+                            "tensor %u has %llu elements: the %u tensors should sum up to %llu", t,
+                            (unsigned long long)p->tensors[t], p->ntensors, (unsigned long long)p->count);
+        sum += p->tensors[t];
+    }
+    if (p->tensors != NULL && sum != p->count)
+        return eni_fail(EN_EINVAL, "sim", "the %u tensors sum up to %llu elements and count is %llu",
+                        p->ntensors, (unsigned long long)sum, (unsigned long long)p->count);
+    return EN_OK;
+}
+
+/* The sizes of init and tensors, and our own vectors. */
+static en_status open_problem(en_sim *sim)
+{
+    const en_sim_problem *p = &sim->given;
+    const uint32_t n = p->tensors != NULL ? p->ntensors : 1;
+    uint64_t end = 0;
+    if ((sim->tensors = eni_alloc_array(n, sizeof *sim->tensors)) == NULL) return EN_ENOMEM;
+    for (uint32_t t = 0; t < n; t++) {
+        const uint64_t count = p->tensors != NULL ? p->tensors[t] : p->count;
+        sim->tensors[t] = (en_model_tensor){.name = "w", .offset = end, .count = count};
+        end += (count + ENI_LINE_FLOATS - 1) / ENI_LINE_FLOATS * ENI_LINE_FLOATS;
+    }
+    sim->init = eni_alloc_array(end, sizeof(float));
+    sim->weights = eni_alloc_array(end, sizeof(float));
+    sim->param = eni_alloc_array(p->count, sizeof(float));
+    sim->grad = eni_alloc_array(p->count + CANARY, sizeof(float));
+    if (sim->init == NULL || sim->weights == NULL || sim->param == NULL || sim->grad == NULL)
+        return EN_ENOMEM;
+    sim->problem = (eni_sim_problem){.count = end,
+                                     .tensors = sim->tensors,
+                                     .ntensors = n,
+                                     .init = sim->init,
+                                     .samples = samples,
+                                     .grad = gradient,
+                                     .user = sim};
+    spread(sim, p->init, sim->init);
+    return EN_OK;
+}
+
+/* plugins/ beside this library, or where `make install` puts it. */
+static en_status find_plugins(char path_out[PATH_MAX])
+{
+    static const char *const places[] = {"plugins", "../libexec/entrain/plugins",
+                                         "../../libexec/entrain/plugins"};
+    Dl_info info;
+    char dir[PATH_MAX] = "";
+    if (dladdr((void *)(uintptr_t)en_sim_open, &info) != 0 && info.dli_fname != NULL)
+        snprintf(dir, sizeof dir, "%s", info.dli_fname);
+    char *slash = strrchr(dir, '/');
+    if (slash != NULL) *slash = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const int n = snprintf(path_out, PATH_MAX, "%s/%s", slash != NULL ? dir : ".", places[i]);
+        if (n > 0 && n < PATH_MAX && access(path_out, F_OK) == 0) return EN_OK;
+    }
+    return eni_fail(EN_ENOENT, "sim",
+                    "there is no folder of strategies beside the library (%s/plugins): give it as "
+                    "options.plugins",
+                    dir);
+}
+
+/* "lr=0.1", "nesterov". */
+static en_status take_setting(eni_config *config, const char *text)
+{
+    /* The problem, the caller and the test of faults say these. */
+    static const char *const not_ours[] = {"elements", "json",    "events",    "storm",
+                                           "seeds",    "promise", "config",    "help",
+                                           "version",  "quiet",   "log-level", "hook-timeout"};
+    char key[64];
+    const size_t n = strcspn(text, "=");
+    snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
+    for (char *c = key; *c != 0; c++)
+        if (*c == '_') *c = '-';
+    for (size_t i = 0; i < sizeof not_ours / sizeof *not_ours; i++)
+        if (strcmp(key, not_ours[i]) == 0)
+            return eni_fail(EN_EINVAL, "sim",
+                            "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it", text, key);
+    return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, key);
+}
+
+static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)
+{
+    eni_config config;
+    char found[PATH_MAX];
+    if (plugins == NULL) EN_TRY(find_plugins(found));
+    EN_TRY(eni_config_init(ENI_SIM, &config));
+    en_status st = EN_OK;
+    for (size_t i = 0; i < n && st == EN_OK; i++)
+        st = take_setting(&config, settings[i]);
+    if (st == EN_OK) st = eni_config_resolve(&config);
+    if (st == EN_OK) st = eni_virtual_open(&config, plugins != NULL ? plugins : found, &sim->setup);
+    eni_config_fini(&config);
+    return st;
+}
+
+en_status en_sim_open(const en_sim_problem *problem, const char *const *settings, size_t nsettings,
+                      const en_sim_options *options, en_sim **sim_out)
+{
+    *sim_out = NULL;
+    if (options != NULL && options->log != NULL) eni_log_set_sink(options->log, options->log_user);
+    EN_TRY(check_problem(problem));
+    en_sim *sim = eni_alloc(sizeof *sim);
+    if (sim == NULL) return EN_ENOMEM;
+    sim->given = *problem;
+    if (sim->given.samples == 0) sim->given.samples = 1;
+    en_status st = open_problem(sim);
+    if (st == EN_OK) st = open_setup(sim, settings, nsettings, options != NULL ? options->plugins : NULL);
+    if (st != EN_OK) {
+        en_sim_close(sim);
+        return st;
+    }
+    sim->setup.sim.problem = &sim->problem;
+    sim->setup.sim.weights_out = sim->weights;
+    if (problem->eval != NULL) {
+        sim->setup.sim.evaluate = evaluate;
+        sim->setup.sim.evaluate_user = sim;
+        sim->setup.sim.eval_every = problem->eval_every;
+    }
+    *sim_out = sim;
+    return EN_OK;
+}
+
+/* ---- run ---- */
+
+static en_status describe(en_sim *sim)
+{
+    const eni_sim_result *from = &sim->ended;
+    const size_t n = (size_t)from->nranks;
+    if ((sim->steps = eni_alloc_array(2 * n, sizeof *sim->steps)) == NULL) return EN_ENOMEM;
+    uint64_t computed = 0;
+    for (size_t r = 0; r < n; r++) {
+        sim->steps[r] = from->rank[r].steps;
+        sim->steps[n + r] = from->rank[r].samples;
+        computed += from->rank[r].samples;
+    }
+    gather(sim, sim->weights, sim->param);
+    sim->result = (en_sim_result){.size = sizeof sim->result,
+                                  .nranks = from->nranks,
+                                  .weights = sim->param,
+                                  .virtual_ns = from->virtual_ns,
+                                  .events = from->events,
+                                  .updates = from->updates,
+                                  .samples = computed,
+                                  .pushes = from->pushes,
+                                  .holds = from->holds,
+                                  .applied = from->applied,
+                                  .dropped = from->dropped,
+                                  .sent = from->sent,
+                                  .received = from->recv,
+                                  .rank_steps = sim->steps,
+                                  .rank_samples = sim->steps + n,
+                                  .staleness = from->staleness.bin,
+                                  .nstaleness = from->staleness.bins,
+                                  .staleness_mean = eni_histogram_mean(&from->staleness),
+                                  .theory_staleness = NAN,
+                                  .theory_sent = NAN,
+                                  .theory_received = NAN,
+                                  .has_equal_ranks = from->has_equal_ranks};
+    if (from->has_theory) {
+        sim->result.theory_sent = from->theory.sent;
+        sim->result.theory_received = from->theory.recv;
+        if (from->theory.staleness >= 0) sim->result.theory_staleness = from->theory.staleness;
+    }
+    memcpy(sim->result.weights_sha256, from->weights_sha256, sizeof sim->result.weights_sha256);
+    memcpy(sim->result.log_sha256, from->log_sha256, sizeof sim->result.log_sha256);
+    return EN_OK;
+}
+
+en_status en_sim_run(en_sim *sim)
+{
+    if (sim->ended.nranks > 0) return eni_fail(EN_EINVAL, "sim", "this run has ended: open another one");
+    EN_TRY(eni_sim_run(&sim->setup.sim, &sim->ended));
+    return describe(sim);
+}
+
+const en_sim_result *en_sim_result_of(const en_sim *sim)
+{
+    return sim->result.size > 0 ? &sim->result : NULL;
+}
+
+void en_sim_why(char *text_out, size_t bytes)
+{
+    (void)eni_log_last_error(text_out, bytes);
+}
+
+void en_sim_close(en_sim *sim)
+{
+    if (sim == NULL) return;
+    eni_virtual_close(&sim->setup);
+    eni_sim_result_fini(&sim->ended);
+    eni_free(sim->tensors);
+    eni_free(sim->init);
+    eni_free(sim->weights);
+    eni_free(sim->param);
+    eni_free(sim->grad);
+    eni_free(sim->steps);
+    eni_free(sim);
+}

@@ -1,0 +1,220 @@
+/* simulation.c - from the flags of `entrain sim` to a configuration of the virtual host. */
+#include "virtual/simulation.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/json.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/options.h"
+#include "core/try.h"
+#include "run/rank_groups.h"
+#include "run/units.h"
+#include "runtime/spec/strategies.h"
+
+static eni_sim_network network_of(const eni_config *c)
+{
+    uint64_t rate;
+    int64_t delay_ns;
+    (void)eni_net_parse(c->net, &rate, &delay_ns); /* config/ has checked it */
+    return (eni_sim_network){.latency_ns = delay_ns, .bytes_per_s = (double)rate};
+}
+
+/* ---- compute times from files ---- */
+
+typedef struct times {
+    double *at; /* ns */
+    size_t n, room;
+} times;
+
+static en_status add_time(times *t, double ns)
+{
+    if (t->n == t->room) {
+        const size_t room = 2 * t->room + 64;
+        double *grown = realloc(t->at, room * sizeof *grown);
+        if (grown == NULL) return eni_fail(EN_ENOMEM, "sim", "out of memory");
+        t->at = grown;
+        t->room = room;
+    }
+    t->at[t->n++] = ns;
+    return EN_OK;
+}
+
+/* Adds a time of each line: "0.012" (seconds), or a step of metrics-RANK.jsonl. *is_trace_out: it has steps. */
+static en_status read_times(const char *path, times *t, bool *is_trace_out)
+{
+    char line[1024];
+    unsigned long number = 0;
+    en_status st = EN_OK;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return eni_fail(EN_ENOENT, "sim", "--compute: cannot read %s: %s", path, strerror(errno));
+    *is_trace_out = false;
+    while (st == EN_OK && fgets(line, sizeof line, file) != NULL) {
+        char *end = line;
+        double ns = NAN;
+        number++;
+        if (line[0] == '{') {
+            json_t *step = json_loads(line, 0, NULL);
+            ns = json_number_value(json_object_get(step, "compute_ns"));
+            json_decref(step);
+            end = line + strcspn(line, "\n");
+            *is_trace_out = true;
+        } else {
+            ns = strtod(line, &end) * 1e9;
+        }
+        if (!(ns > 0) || !isfinite(ns) || end == line || (*end != '\n' && *end != '\0'))
+            st = eni_fail(EN_EINVAL, "sim",
+                          "--compute: line %lu of %s should be a time in seconds above 0, or a step of a "
+                          "metrics-RANK.jsonl",
+                          number, path);
+        else
+            st = add_time(t, ns);
+    }
+    fclose(file);
+    return st;
+}
+
+/* --compute=FILE: a time for each rank, or a trace from which all ranks draw. */
+static en_status laws_of_file(const eni_config *c, eni_virtual *v)
+{
+    times t = {0};
+    bool is_trace;
+    en_status st = read_times(c->compute, &t, &is_trace);
+    v->times = t.at;
+    if (st == EN_OK && (t.n == 0 || (!is_trace && t.n < (size_t)c->workers)))
+        st = eni_fail(EN_EINVAL, "sim",
+                      "--compute=%s: it has %zu times for %lld workers; give a line for each", c->compute,
+                      t.n, (long long)c->workers);
+    for (int64_t r = 0; st == EN_OK && r < c->workers; r++)
+        v->laws[r] = is_trace ? (eni_law){.kind = ENI_LAW_SAMPLES, .samples = t.at, .nsamples = t.n}
+                              : (eni_law){.kind = ENI_LAW_FIXED, .mean_ns = t.at[r]};
+    return st;
+}
+
+/* --compute=from:OUT: each rank draws from the steps of one of that run's, without the first, which warms up. */
+static en_status laws_of_run(const eni_config *c, const char *out, eni_virtual *v)
+{
+    enum { RANKS = 1024 };
+    size_t first[RANKS + 1] = {0}, n = 0;
+    char path[4200];
+    times t = {0};
+    bool is_trace;
+    en_status st = EN_OK;
+    while (st == EN_OK && n < RANKS) {
+        snprintf(path, sizeof path, "%s/metrics-%zu.jsonl", out, n);
+        if (n > 0 && access(path, F_OK) != 0) break;
+        st = read_times(path, &t, &is_trace);
+        if (st == EN_OK && t.n < first[n] + 2)
+            st = eni_fail(EN_EINVAL, "sim", "--compute=from:%s: %s has fewer than two steps", out, path);
+        first[++n] = t.n;
+    }
+    v->times = t.at;
+    for (int64_t r = 0; st == EN_OK && r < c->workers; r++) {
+        const size_t from = (size_t)r % n;
+        v->laws[r] = (eni_law){.kind = ENI_LAW_SAMPLES,
+                               .samples = t.at + first[from] + 1,
+                               .nsamples = first[from + 1] - first[from] - 1};
+    }
+    return st;
+}
+
+static en_status set_laws(const eni_config *c, eni_virtual *v)
+{
+    if (strncmp(c->compute, "from:", 5) == 0) return laws_of_run(c, c->compute + 5, v);
+    if (strpbrk(c->compute, ":=;") == NULL) return laws_of_file(c, v);
+    return eni_law_read(c->compute, (int32_t)c->workers, v->laws);
+}
+
+/* ---- ranks ---- */
+
+static en_status take_visits(const char *flag, const eni_list *list, int64_t nranks, int64_t *at_ns)
+{
+    int64_t rank, at;
+    for (int i = 0; i < list->count; i++) {
+        (void)eni_visit_parse(list->item[i], &rank, &at); /* config/ has checked it */
+        if (rank >= nranks)
+            return eni_fail(EN_EINVAL, "sim",
+                            "%s=%s: there are ranks 0 to %lld; give one of them, or a larger -n", flag,
+                            list->item[i], (long long)nranks - 1);
+        at_ns[rank] = at;
+    }
+    return EN_OK;
+}
+
+/* What each rank is like. */
+static en_status set_ranks(const eni_config *c, eni_virtual *v)
+{
+    int64_t rank;
+    double slow;
+    for (int r = 0; r < c->workers; r++) {
+        v->factor[r] = 1;
+        v->leave_ns[r] = INT64_MAX;
+    }
+    if (c->groups != NULL) EN_TRY(eni_rank_groups_read(c->groups, (int32_t)c->workers, v->groups));
+    EN_TRY(take_visits("--join", &c->join, c->workers, v->join_ns));
+    EN_TRY(take_visits("--leave", &c->leave, c->workers, v->leave_ns));
+    EN_TRY(set_laws(c, v));
+    for (int i = 0; i < c->straggler.count; i++)
+        if (eni_straggler_parse(c->straggler.item[i], &rank, &slow)) v->factor[rank] = slow;
+    return EN_OK;
+}
+
+en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual *v)
+{
+    const double ranks = (double)c->workers * (double)c->accumulate;
+    const size_t n = (size_t)c->workers;
+    const en_strategy *strategy;
+    *v = (eni_virtual){0};
+    EN_TRY(eni_strategy_find(plugins, c->strategy, &strategy));
+    EN_TRY(eni_strategy_groups(strategy, c->groups));
+    en_status st = eni_options_new(strategy, eni_spec_options(c->strategy), &v->options);
+    v->factor = eni_alloc_array(n, sizeof *v->factor);
+    v->laws = eni_alloc_array(n, sizeof *v->laws);
+    v->join_ns = eni_alloc_array(n, sizeof *v->join_ns);
+    v->leave_ns = eni_alloc_array(n, sizeof *v->leave_ns);
+    v->groups = eni_alloc_array(n, sizeof *v->groups);
+    if (st == EN_OK && (v->factor == NULL || v->laws == NULL || v->join_ns == NULL || v->leave_ns == NULL ||
+                        v->groups == NULL))
+        st = EN_ENOMEM;
+    if (st == EN_OK) st = set_ranks(c, v);
+    if (st != EN_OK) {
+        eni_virtual_close(v);
+        return st;
+    }
+    v->sim = (eni_sim_config){
+        .strategy = strategy,
+        .options = v->options,
+        .nranks = (int32_t)c->workers,
+        .nshards = (int32_t)c->shards,
+        .local_size = (int32_t)c->local_size,
+        .groups = c->groups != NULL ? v->groups : NULL,
+        .seed = (uint64_t)c->seed,
+        .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* nobody waits for so many */
+        .accumulate = (uint64_t)c->accumulate,
+        .bucket_cap_bytes = (uint64_t)c->bucket_cap,
+        .hyper = {.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay},
+        .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
+        .compute = {.of_rank = v->laws, .factor = v->factor},
+        .network = network_of(c),
+        .join_ns = c->join.count > 0 ? v->join_ns : NULL,
+        .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL};
+    return EN_OK;
+}
+
+void eni_virtual_close(eni_virtual *v)
+{
+    eni_options_free(v->options);
+    eni_free(v->factor);
+    eni_free(v->laws);
+    free(v->times);
+    eni_free(v->join_ns);
+    eni_free(v->leave_ns);
+    eni_free(v->groups);
+    *v = (eni_virtual){0};
+}
