@@ -22,8 +22,8 @@ enum { FILE_BYTES = 65536, PATH_BYTES = 4096 };
 typedef const char *(*lookup)(const char *name);
 
 static const struct service {
-    const char *id, *secret, *token, *region, *region_too; /* variables */
-    const char *file, *profile;                            /* below the home folder; the section in it */
+    const char *id, *secret, *token, *region, *region_too; /* environment variables */
+    const char *file, *profile;                            /* below the home folder; its section */
 } services[] = {[ENI_S3] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION",
                             "AWS_DEFAULT_REGION", ".aws/credentials", "default"},
                 [ENI_OSS] = {"OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN", "OSS_REGION",
@@ -84,7 +84,7 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
 
 bool eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys)
 {
-    static const char bom[] = {'\xef', '\xbb', '\xbf'}; /* editors of Windows put it in front */
+    static const char bom[] = {'\xef', '\xbb', '\xbf'}; /* editors on Windows put it in front */
     const size_t skipped = bytes >= sizeof bom && memcmp(text, bom, sizeof bom) == 0 ? sizeof bom : 0;
     bool is_ours = false, has = false;
     for (const char *line = text + skipped, *end = text + bytes; line < end;) {
@@ -94,7 +94,7 @@ bool eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_key
         trim(&line, &length);
         const char *equals = memchr(line, '=', length);
         const char *bracket = length > 0 && line[0] == '[' ? memchr(line, ']', length) : NULL;
-        if (bracket != NULL) { /* a remark may stand behind it */
+        if (bracket != NULL) { /* a remark may follow it */
             const char *name = line + 1;
             size_t name_length = (size_t)(bracket - name);
             trim(&name, &name_length);
@@ -110,7 +110,7 @@ bool eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_key
     return has;
 }
 
-/* EN_ENOENT, not logged: it is not there. */
+/* EN_ENOENT, not logged, if the file does not exist. */
 static en_status read_file(const char *path, bool is_secret, char text_out[FILE_BYTES], size_t *bytes_out)
 {
     struct stat info;
@@ -123,14 +123,14 @@ static en_status read_file(const char *path, bool is_secret, char text_out[FILE_
     }
     en_status st = EN_OK;
     if (!S_ISREG(info.st_mode) || info.st_size >= FILE_BYTES)
-        st = eni_fail(EN_EINVAL, "remote", "%s is no file of keys: it is %s", path,
+        st = eni_fail(EN_EINVAL, "remote", "%s is not a file of keys: it is %s", path,
                       S_ISREG(info.st_mode) ? "too large" : "not a regular file");
     else if (is_secret && (info.st_uid != geteuid() || (info.st_mode & 077) != 0))
         st = eni_fail(EN_EINVAL, "remote",
-                      "%s: others may read these keys, or it is another user's (mode %04o); chown it to "
-                      "yourself and chmod 600 it",
+                      "%s: others may read these keys, or they are another user's (mode %04o); chown the "
+                      "file to yourself and chmod 600 it",
                       path, (unsigned)info.st_mode & 07777);
-    /* Until the file ends: st_size is not believed, since some file systems give 0. */
+    /* Reads to the end of the file: some file systems give 0 as st_size. */
     ssize_t n = 0;
     *bytes_out = 0;
     while (st == EN_OK && *bytes_out < FILE_BYTES &&
@@ -154,7 +154,7 @@ static en_status read_profile(const char *path, const char *profile, bool is_sec
     return st;
 }
 
-/* ---- where they are ---- */
+/* ---- finding them ---- */
 
 static bool name_file(lookup variable, const char *given, const char *below_home, char path_out[PATH_BYTES])
 {
@@ -174,10 +174,10 @@ static en_status from_file(const struct service *s, const char *path, const char
         s == &services[ENI_OSS]) /* ossutil 1 writes [Credentials], ossutil 2 [default] */
         st = read_profile(path, strcmp(profile, "default") == 0 ? s->profile : "default", true, keys, &has);
     if (st == EN_ENOENT && !is_asked) return EN_OK;
-    if (st == EN_ENOENT) return eni_fail(EN_EINVAL, "remote", "there is no file of keys %s", path);
+    if (st == EN_ENOENT) return eni_fail(EN_EINVAL, "remote", "the file of keys %s does not exist", path);
     EN_TRY(st);
     snprintf(keys->from, sizeof keys->from, "%.63s", path);
-    if (keys->is_too_long) return EN_OK; /* which its caller refuses */
+    if (keys->is_too_long) return EN_OK; /* its caller refuses that */
     if (has && keys->id[0] != '\0' && keys->secret[0] != '\0') return EN_OK;
     if (!is_asked && (!has || keys->by[0] != '\0')) return EN_OK;
     return eni_fail(EN_EINVAL, "remote", "%s has no [%s] with aws_access_key_id and aws_secret_access_key%s",
@@ -190,7 +190,7 @@ static void take_variable(lookup variable, const char *name, eni_keys *keys, cha
     if (value != NULL) take(keys, into, bytes, value, strlen(value));
 }
 
-/* ~/.aws/config may be read by all, unless keys are taken from there. */
+/* ~/.aws/config may be readable by all, unless keys are taken from it. */
 static en_status take_config(const char *path, const char *profile, eni_keys *keys)
 {
     bool has;
@@ -224,7 +224,7 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
     if (file != NULL) return from_file(s, file, asked_profile != NULL ? profile : "default", true, keys);
     const char *id = variable(s->id), *secret = variable(s->secret);
     if ((id == NULL) != (secret == NULL))
-        return eni_fail(EN_EINVAL, "remote", "%s is set and %s is not: a key has both",
+        return eni_fail(EN_EINVAL, "remote", "%s is set but %s is not: a key needs both",
                         id != NULL ? s->id : s->secret, id != NULL ? s->secret : s->id);
     if (id != NULL) {
         take_variable(variable, s->id, keys, keys->id, sizeof keys->id);
@@ -243,7 +243,7 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
                     profile, profile);
 }
 
-/* What goes into a header must be one line of it. */
+/* Whether a text can be the value of a header. */
 static bool is_header_text(const char *text)
 {
     for (; *text != '\0'; text++)
@@ -260,20 +260,20 @@ en_status eni_keys_find(int kind, const char *file, const char *(*variable)(cons
     EN_TRY(from_anywhere(s, file, variable, keys));
     if (keys->is_too_long)
         return eni_fail(EN_EINVAL, "remote",
-                        "a key, a token or a region of %s is longer than any service makes them",
+                        "a key, a token or a region of %s is longer than any that a service issues",
                         keys->from[0] != '\0' ? keys->from : "the environment");
     if (keys->is_none) return EN_OK;
     if (keys->id[0] == '\0' && keys->by[0] != '\0')
         return eni_fail(EN_EINVAL, "remote",
-                        "the profile gets its keys by %s, which only the AWS command line does: eval \"$(aws "
-                        "configure export-credentials --format env)\" sets them as variables",
+                        "the profile gets its keys by %s, which only the AWS command line supports: eval "
+                        "\"$(aws configure export-credentials --format env)\" sets them as variables",
                         keys->by);
     if (keys->id[0] == '\0' || keys->secret[0] == '\0')
         return eni_fail(
             EN_EINVAL, "remote",
-            "no keys for %s://: set %s and %s (and %s for keys that end), or put them into ~/%s, or into a "
-            "file of mode 0600 for --data-keys; --data-keys=none asks a bucket that is open to all",
+            "no keys for %s://: set %s and %s (and %s for temporary keys), or put them into ~/%s, or into a "
+            "file of mode 0600 for --data-keys; use --data-keys=none for a public bucket",
             eni_url_scheme(kind), s->id, s->secret, s->token, s->file);
     if (is_header_text(keys->id) && is_header_text(keys->secret) && is_header_text(keys->token)) return EN_OK;
-    return eni_fail(EN_EINVAL, "remote", "the keys of %s have blanks or letters that no key has", keys->from);
+    return eni_fail(EN_EINVAL, "remote", "the keys of %s contain blanks or invalid characters", keys->from);
 }

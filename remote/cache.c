@@ -22,11 +22,11 @@
 
 enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 1 << 20 };
 
-static const char beside[] = ".entrain"; /* the name of what is known of a file ends so */
+static const char beside[] = ".entrain"; /* the suffix of a file's metadata */
 
 /* ---- the folder ---- */
 
-/* Makes it with its parents, for this user alone. */
+/* Makes it and its parents, for this user only. */
 static en_status make_private(const char *path)
 {
     char part[PATH_MAX];
@@ -37,20 +37,20 @@ static en_status make_private(const char *path)
         mkdir(part, 0700);
     }
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return eni_fail(EN_EIO, "remote", "cannot make the cache %s: %s", path, strerror(errno));
+        return eni_fail(EN_EIO, "remote", "cannot create the cache %s: %s", path, strerror(errno));
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     en_status st = EN_OK;
     if (fd < 0 || fstat(fd, &info) != 0)
-        st =
-            eni_fail(EN_EINVAL, "remote", "the cache %s cannot be used: %s; remove it, or set XDG_CACHE_HOME",
-                     path, strerror(errno));
+        st = eni_fail(EN_EINVAL, "remote", "cannot use the cache %s: %s; remove it, or set XDG_CACHE_HOME",
+                      path, strerror(errno));
     else if (info.st_uid != geteuid() || (info.st_mode & 022) != 0)
         st = eni_fail(EN_EINVAL, "remote",
-                      "the cache %s is another user's, or others may write there (mode %04o), so what lies "
-                      "there could be anybody's: remove it, or set XDG_CACHE_HOME",
+                      "the cache %s belongs to another user, or others may write to it (mode %04o), so its "
+                      "files cannot be trusted: remove it, or set XDG_CACHE_HOME",
                       path, (unsigned)info.st_mode & 07777);
     else if ((info.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
-        st = eni_fail(EN_EIO, "remote", "cannot close the cache %s to others: %s", path, strerror(errno));
+        st = eni_fail(EN_EIO, "remote", "cannot deny others access to the cache %s: %s", path,
+                      strerror(errno));
     if (fd >= 0) close(fd);
     return st;
 }
@@ -67,14 +67,14 @@ static void name_folder(const char *root, const char *url, const char *endpoint,
     snprintf(path_out, PATH_MAX, "%.3000s/%s-%s-%.16s", root, kind, bucket, hex);
 }
 
-/* Who holds it ends at some time, by itself or with its process. */
+/* Waits without a deadline: the holder releases the lock, or ends. */
 static en_status wait_for_lock(const eni_cache *cache)
 {
     bool is_reported = false;
     while (flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return eni_fail(EN_EIO, "remote", "cannot lock %s: %s", cache->path, strerror(errno));
-        if (!is_reported) eni_info("remote", "another process fetches %s: waiting for it", cache->url);
+        if (!is_reported) eni_info("remote", "another process is fetching %s: waiting for it", cache->url);
         is_reported = true;
         poll(NULL, 0, LOOK_MS);
     }
@@ -91,7 +91,7 @@ static en_status open_and_lock(eni_cache *cache)
     return eni_fail(EN_EIO, "remote", "cannot open %s: %s", cache->path, strerror(errno));
 }
 
-/* Who clears the cache may have removed it while we waited. */
+/* `entrain data --clear-cache` may have removed it while we waited. */
 static bool is_still_there(const eni_cache *cache)
 {
     struct stat info;
@@ -146,20 +146,20 @@ static uint64_t time_of(const struct stat *info)
     return (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec;
 }
 
-/* Hashes a file while it comes: a thread that follows what is written. */
+/* Hashes a file during its download: a thread that follows the writes. */
 typedef struct follower {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more;
     int fd;
-    uint64_t have, told;   /* under the lock: there are so many bytes; the thread was told so many */
-    bool is_over, is_anew; /* nothing more will come; it was begun again, so what was hashed is of no use */
+    uint64_t have, told;   /* under the lock: bytes written; bytes announced to the thread */
+    bool is_over, is_anew; /* nothing more will come; the download began again, so the hash is void */
     uint64_t hashed;
     eni_digest digest;
     int error;
 } follower;
 
-/* As much as there is: the thread's work, and the whole of it where that was in vain. */
+/* Hashes up to `end`: the thread's work, or all of it if that was void. */
 static void hash_to(follower *f, uint64_t end)
 {
     if (f->error == 0) f->error = eni_digest_add_file(&f->digest, f->fd, f->hashed, end);
@@ -177,7 +177,7 @@ static json_t *describe(const eni_cache_file *file, const struct stat *info, con
     return known;
 }
 
-/* A file that was touched, or copied here, may have the same bytes still. */
+/* A file that was touched, or copied here, may still have the same bytes. */
 static bool has_hash(const eni_cache *cache, const eni_cache_file *file, const char *sha256)
 {
     char hex[ENI_DIGEST_HEX];
@@ -190,7 +190,7 @@ static bool has_hash(const eni_cache *cache, const eni_cache_file *file, const c
     return error == 0 && strcmp(hex, sha256) == 0;
 }
 
-/* Whether the file is there and this object. */
+/* Whether the file exists and is this object. */
 static bool is_known(const eni_cache *cache, const eni_cache_file *file)
 {
     char name[NAME_BYTES];
@@ -207,13 +207,14 @@ static bool is_known(const eni_cache *cache, const eni_cache_file *file)
         eni_json_int_of(known, "time_ns") == time_of(&info) && eni_json_int_of(known, "inode") == info.st_ino;
     if (is_same && !is_untouched) {
         is_same = sha256 != NULL && has_hash(cache, file, sha256);
-        if (is_same) (void)save(cache, name, describe(file, &info, sha256)); /* else it is hashed again */
+        if (is_same)
+            (void)save(cache, name, describe(file, &info, sha256)); /* if this fails, it is hashed again */
     }
     json_decref(known);
     return is_same;
 }
 
-/* Of this life of the machine: what came in an earlier one may have been lost, though its length was not. */
+/* The boot id: data written before a reboot may have been lost, though the file has its length. */
 static void read_boot_id(char id_out[64])
 {
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -223,7 +224,7 @@ static void read_boot_id(char id_out[64])
     if (fd >= 0) close(fd);
 }
 
-/* What has come so far, if it is of this object. */
+/* The bytes downloaded so far, if they are this object's. */
 static uint64_t count_part(const eni_cache *cache, const eni_cache_file *file)
 {
     char part[NAME_BYTES], of[NAME_BYTES];
@@ -258,7 +259,7 @@ en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
     const uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
     if (needed <= room) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
-                    "%s needs %.1f MB in %s, and %.1f MB are free there: make room (entrain data "
+                    "%s needs %.1f MB in %s, but only %.1f MB are free there: make room (entrain data "
                     "--clear-cache empties the cache), or set XDG_CACHE_HOME",
                     cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
 }
@@ -298,7 +299,7 @@ static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole
 {
     pthread_mutex_lock(&f->lock);
     f->is_over = true;
-    f->is_anew = f->is_anew || !is_whole; /* nobody waits for its hash */
+    f->is_anew = f->is_anew || !is_whole; /* its hash is not needed */
     pthread_mutex_unlock(&f->lock);
     pthread_cond_signal(&f->more);
     pthread_join(f->thread, NULL);
@@ -313,7 +314,8 @@ static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole
     hash_to(f, size);
     eni_digest_end(&f->digest, sha256_out);
     if (f->error == 0) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot read what has come to %s: %s", cache->path, strerror(f->error));
+    return eni_fail(EN_EIO, "remote", "cannot read back the download in %s: %s", cache->path,
+                    strerror(f->error));
 }
 
 static en_status fetch_into(eni_cache *cache, eni_remote *bucket, eni_cache_file *file, int fd,
@@ -329,10 +331,10 @@ static en_status fetch_into(eni_cache *cache, eni_remote *bucket, eni_cache_file
     EN_TRY(st);
     EN_TRY(hashed);
     if (fsync(fd) == 0) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot bring %s to the disk: %s", file->name, strerror(errno));
+    return eni_fail(EN_EIO, "remote", "cannot write %s to disk: %s", file->name, strerror(errno));
 }
 
-/* What is known of it first: with a file that has no name yet it says nothing. */
+/* Writes the metadata first: it has no effect while the file does not have its name. */
 static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, const char *part,
                               const char *sha256)
 {
@@ -346,7 +348,7 @@ static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, cons
         unlinkat(cache->fd, of, 0);
         return EN_OK;
     }
-    return eni_fail(EN_EIO, "remote", "cannot put %s in its place in %s: %s", file->name, cache->path,
+    return eni_fail(EN_EIO, "remote", "cannot move %s to its place in %s: %s", file->name, cache->path,
                     strerror(errno));
 }
 
@@ -372,7 +374,7 @@ en_status eni_cache_fetch(eni_cache *cache, eni_remote *bucket, eni_cache_file *
         return eni_fail(EN_EIO, "remote", "cannot write into the cache %s: %s", cache->path, strerror(errno));
     const en_status st = fetch_into(cache, bucket, file, fd, sha256);
     close(fd);
-    if (st == EN_EMISMATCH) { /* nothing of it is of use */
+    if (st == EN_EMISMATCH) { /* none of it can be used */
         unlinkat(cache->fd, part, 0);
         unlinkat(cache->fd, of, 0);
     }
@@ -382,7 +384,7 @@ en_status eni_cache_fetch(eni_cache *cache, eni_remote *bucket, eni_cache_file *
     return EN_OK;
 }
 
-/* ---- what is not needed any more ---- */
+/* ---- cleaning up ---- */
 
 static bool is_among(const char *name, const eni_cache_file *files, size_t n)
 {
@@ -391,7 +393,7 @@ static bool is_among(const char *name, const eni_cache_file *files, size_t n)
     return false;
 }
 
-/* ".NAME.part": of a fetch that was killed, and never went on since the bucket has it no more. */
+/* ".NAME.part": left by a fetch that was killed, of an object that the bucket no longer has. */
 static bool is_part_of(const char *entry, const char *suffix, char name_out[NAME_BYTES])
 {
     const size_t length = strlen(entry), ends = strlen(suffix);
@@ -424,7 +426,7 @@ void eni_cache_tidy(eni_cache *cache, const eni_cache_file *files, size_t n)
 
 static const char gone_prefix[] = ".gone-";
 
-/* All in an open folder, which is closed. */
+/* Removes all in an open folder, which is closed. */
 static void remove_inside(int fd, uint64_t *bytes)
 {
     DIR *dir = fdopendir(fd);
@@ -453,16 +455,16 @@ en_status eni_cache_clear(const char *root, uint64_t *bytes_out)
     if (dir == NULL) return eni_fail(EN_EIO, "remote", "cannot read the cache %s: %s", root, strerror(errno));
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
         const bool is_gone =
-            strncmp(e->d_name, gone_prefix, sizeof gone_prefix - 1) == 0; /* who moved it was killed */
+            strncmp(e->d_name, gone_prefix, sizeof gone_prefix - 1) == 0; /* its process was killed */
         const int fd = e->d_name[0] == '.' && !is_gone
                            ? -1
                            : openat(dirfd(dir), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) continue;
         const int lock_fd = openat(fd, ".lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
         if (lock_fd >= 0 && flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
-            eni_warn("remote", "%s/%s stays: another process fetches it", root, e->d_name);
+            eni_warn("remote", "%s/%s stays: another process is fetching it", root, e->d_name);
             close(fd);
-        } else { /* out of the way first: who comes now makes a new one */
+        } else { /* renamed first: a process that comes now makes a new one */
             char gone[NAME_BYTES];
             snprintf(gone, sizeof gone, "%s%d", gone_prefix, (int)getpid());
             const bool is_moved = !is_gone && renameat(dirfd(dir), e->d_name, dirfd(dir), gone) == 0;

@@ -1,4 +1,4 @@
-/* download.c - down: files of a data set, one object, the newest checkpoint (session.h). */
+/* download.c - downloads: files of a data set, one object, the newest checkpoint (session.h). */
 #include "remote/session.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 
 enum { ROUNDS = 3, FILES_MAX = 64, SHOWN = 3 };
 
-/* The object of this name below the prefix; NULL: there is none. */
+/* The object of this name below the prefix; NULL if absent. */
 static const eni_object *find(const eni_listing *listing, const char *prefix, const char *name)
 {
     for (size_t i = 0; i < listing->n; i++)
@@ -49,15 +49,15 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
                      listing->object[i].key + strlen(prefix));
     if (find(listing, prefix, "training.pt") != NULL)
         return eni_fail(EN_EINVAL, "remote",
-                        "%s=%s: there lies training.pt, a pickled file of PyTorch, which runs code when it "
-                        "is read, so Entrain does not: fetch it and test.pt, write the IDX files with "
-                        "tools/pt2idx.py training.pt test.pt FOLDER, and put those there",
+                        "%s=%s: it contains training.pt, a pickled file of PyTorch, which runs code when it "
+                        "is read and which Entrain therefore does not read: download it and test.pt, write "
+                        "the IDX files with tools/pt2idx.py training.pt test.pt FOLDER, and upload those",
                         flag, url);
     if (some[0] == '\0')
         return eni_fail(EN_EINVAL, "remote",
-                        "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);
+                        "%s=%s: nothing found; `entrain data s3://BUCKET` lists a bucket", flag, url);
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%s: no files of a data set lie right there (IDX as MNIST's, or the .bin files of "
+                    "%s=%s: no files of a data set directly below it (IDX as MNIST's, or the .bin files of "
                     "CIFAR), but %s%s",
                     flag, url, some, listing->n > SHOWN ? ", .." : "");
 }
@@ -79,7 +79,7 @@ static en_status fetch_files(eni_session *s, eni_cache *cache, eni_cache_file *f
     EN_TRY(st);
     const double seconds = (double)(eni_now_ns() - p->begin_ns) * 1e-9;
     if (is_complete)
-        eni_debug("remote", "%s: all of it is in %s", p->url, cache->path);
+        eni_debug("remote", "%s: all files are already in %s", p->url, cache->path);
     else if (!p->is_quiet)
         eni_info("remote", "%s: %.1f MB in %.1f s, now in %s", p->url,
                  (double)(p->total - p->done_before) * 1e-6, seconds, cache->path);
@@ -87,7 +87,7 @@ static en_status fetch_files(eni_session *s, eni_cache *cache, eni_cache_file *f
     return EN_OK;
 }
 
-/* Where the bucket may not be listed, each name is asked for: as a listing, of what is there. */
+/* Makes a listing by asking for each name, when listing the bucket is not allowed. */
 static en_status find_by_names(eni_session *s, const char *prefix, char **names, int nnames,
                                eni_listing *listing_out)
 {
@@ -101,7 +101,7 @@ static en_status find_by_names(eni_session *s, const char *prefix, char **names,
         if (st == EN_OK) listing_out->n++;
     }
     if (listing_out->n > 0 && !s->progress.is_quiet)
-        eni_info("remote", "%s may not be listed: %zu files of a data set are there by their names",
+        eni_info("remote", "cannot list %s: %zu files of a data set were found by their names",
                  s->progress.url, listing_out->n);
     return EN_OK;
 }
@@ -120,14 +120,14 @@ static en_status refuse_unlisted(const eni_session *s, const char *flag, const c
                      is_packed ? "[.gz]" : names[k]);
     }
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%s: %s may not list it (%s is missing), and found no file of a data set by its name: "
-                    "there is none, or %s is missing too. Check the prefix, or allow %s. Tried: %s",
-                    flag, url, s->keys.is_none ? "who has no keys (--data-keys=none)" : "these keys",
+                    "%s=%s: %s cannot list it (%s is missing), and no file of a data set was found by its "
+                    "name: none exists, or %s is missing too. Check the prefix, or allow %s. Tried: %s",
+                    flag, url, s->keys.is_none ? "a request without keys (--data-keys=none)" : "these keys",
                     is_s3 ? "s3:ListBucket" : "oss:ListObjects", is_s3 ? "s3:GetObject" : "oss:GetObject",
                     is_s3 ? "s3:ListBucket" : "oss:ListObjects", tried);
 }
 
-/* EN_EMISMATCH: it changed under way. */
+/* EN_EMISMATCH: it changed during the download. */
 static en_status fetch_once(eni_session *s, eni_cache *cache, const char *flag, const char *url, char **names,
                             int nnames)
 {
@@ -148,7 +148,7 @@ static en_status fetch_once(eni_session *s, eni_cache *cache, const char *flag, 
     return st;
 }
 
-/* The object of exactly this key. Where it cannot be asked for, the list says why. */
+/* Fetches the object with exactly this key. If that is denied, the list shows why. */
 static en_status get_once(eni_session *s, eni_cache *cache, const char *flag, const char *url,
                           const char *name)
 {
@@ -163,10 +163,10 @@ static en_status get_once(eni_session *s, eni_cache *cache, const char *flag, co
     eni_listing_fini(&listing);
     return eni_fail(EN_EINVAL, "remote", "%s=%s %s", flag, url,
                     is_listed && st == EN_EDENIED ? "is listed, but these keys may not read it"
-                                                  : "is not there: there is no such object");
+                                                  : "does not exist");
 }
 
-/* For its copy, with room for what lies beside it. */
+/* For its copy, with room for the names of its companions. */
 static bool is_file_name(const char *name)
 {
     const size_t length = strlen(name);
@@ -183,8 +183,8 @@ en_status eni_download(const eni_transfer_options *o, const char *url, char **na
     en_status st = eni_session_open(o, flag, url, &s);
     if (st == EN_OK && names == NULL && !is_file_name(s.url.key[0] == '\0' ? "" : slash + 1))
         st = eni_fail(EN_EINVAL, "remote",
-                      "%s=%s: the last part of the key must be a name for a file: of 1 to 200 bytes, not "
-                      "with a '.' in front, and no .entrain",
+                      "%s=%s: the last part of the key must be a file name: 1 to 200 bytes, without a '.' in "
+                      "front, and not ending in .entrain",
                       flag, url);
     eni_env_forget_keys();
     if (st == EN_OK) st = eni_cache_open(o->cache, url, s.endpoint, &cache);
@@ -194,11 +194,11 @@ en_status eni_download(const eni_transfer_options *o, const char *url, char **na
         if (st != EN_EMISMATCH) break;
         if (round == ROUNDS - 1)
             st = eni_fail(EN_EIO, "remote",
-                          "%s changes while it is fetched (another ETag or size each of %d times): try again "
-                          "when it rests",
+                          "%s keeps changing during the download (another ETag or size each of %d times): "
+                          "try again later",
                           url, ROUNDS);
         else
-            eni_info("remote", "%s has changed while it was fetched: from its list again", url);
+            eni_info("remote", "%s changed during the download: starting again from its list", url);
     }
     if (st == EN_OK) {
         snprintf(path, sizeof path, "%.3000s%s%.255s", cache.path, names == NULL ? "/" : "",
@@ -212,7 +212,7 @@ en_status eni_download(const eni_transfer_options *o, const char *url, char **na
 
 /* ---- the newest checkpoint ---- */
 
-/* With a name of its own until it is whole, which a run would sweep: another launcher may do the same. */
+/* Under a temporary name, which a run would sweep, until it is complete: another launcher may do the same. */
 static en_status get_into(eni_session *s, const eni_object *object, const char *path)
 {
     char part[PATH_MAX + 32];
@@ -221,7 +221,7 @@ static en_status get_into(eni_session *s, const eni_object *object, const char *
     const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", part, strerror(errno));
     en_status st = eni_remote_get(s->bucket, object, fd, &have, NULL, NULL);
-    if (st == EN_EMISMATCH) st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", object->key);
+    if (st == EN_EMISMATCH) st = eni_fail(EN_EIO, "remote", "%s changes during the download", object->key);
     const bool is_whole = st == EN_OK && fsync(fd) == 0;
     const bool is_closed = close(fd) == 0;
     if (st == EN_OK && !(is_whole && is_closed && rename(part, path) == 0))
@@ -245,7 +245,7 @@ en_status eni_download_newest(const eni_transfer_options *o, const char *url, co
     if (newest != NULL) {
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
         st = get_into(&s, newest, path);
-        if (st == EN_OK) eni_info("remote", "the newest checkpoint of %s is here: %s", url, path);
+        if (st == EN_OK) eni_info("remote", "the newest checkpoint of %s was downloaded: %s", url, path);
     }
     if (st == EN_OK) st = eni_session_answer(path);
     eni_listing_fini(&listing);

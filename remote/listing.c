@@ -13,7 +13,7 @@
 
 enum { DEPTH = 8, TEXT = 3 * ENI_REMOTE_KEY };
 
-/* What is looked for in a document: one of them. */
+/* The results wanted from a document, one of them. */
 typedef struct wanted {
     bool *encoding;
     eni_listing *listing;
@@ -22,11 +22,11 @@ typedef struct wanted {
     char *upload_id;
 } wanted;
 
-/* Of one document: where the parser is, and the text of the element that it is in. */
+/* The parser's position in one document, and the text of the current element. */
 typedef struct reading {
     wanted to;
     XML_Parser parser;
-    const char *why; /* it was stopped; NULL: it was not */
+    const char *why; /* why it was stopped; NULL if it was not */
     int depth;
     char name[DEPTH][32];
     char text[TEXT];
@@ -75,11 +75,11 @@ static void XMLCALL refuse_doctype(void *user, const XML_Char *name, const XML_C
     stop(user, "it has a DOCTYPE, which no list of a bucket has");
 }
 
-/* Cut, and without what a terminal would obey. */
+/* Copies a text, truncated, and without control characters. */
 static void keep(char *into, size_t bytes, const char *text)
 {
     snprintf(into, bytes, "%.*s", (int)bytes - 1, eni_is_text(text) ? text : "(not text)");
-    for (size_t n = strlen(into); n > 0 && !eni_is_text(into);) /* cut within a letter */
+    for (size_t n = strlen(into); n > 0 && !eni_is_text(into);) /* truncated within a character */
         into[--n] = '\0';
 }
 
@@ -101,14 +101,14 @@ static void end_object(reading *r)
         return;
     }
     if (l->n == ENI_LISTING_OBJECTS) {
-        stop(r, "there are over 100,000 objects; name a longer prefix");
+        stop(r, "there are over 100,000 objects; give a longer prefix");
         return;
     }
     if (l->n == l->room) {
         const size_t room = l->room == 0 ? 64 : 2 * l->room;
         eni_object *more = eni_alloc_array(room, sizeof *more);
         if (more == NULL) {
-            stop(r, "there is no memory for it");
+            stop(r, "out of memory");
             return;
         }
         if (l->n > 0) memcpy(more, l->object, l->n * sizeof *more);
@@ -137,7 +137,7 @@ bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length)
 
 static void end_key(reading *r, char key_out[ENI_REMOTE_KEY])
 {
-    if (r->to.is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
+    if (r->to.is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as announced");
     r->length = strlen(r->text);
     keep_whole(r, key_out, ENI_REMOTE_KEY, "a key has over 1,024 bytes");
 }
@@ -148,14 +148,14 @@ static void end_field(reading *r, const char *name)
         end_key(r, r->object.key);
     } else if (strcmp(name, "ETag") == 0) {
         if (r->length > 0 && !eni_etag_set(r->object.etag, r->text, r->length))
-            stop(r, r->length + 3 > ENI_ETAG ? "an ETag is longer than any" : "an ETag is none");
+            stop(r, r->length + 3 > ENI_ETAG ? "an ETag is too long" : "an ETag is invalid");
     } else if (strcmp(name, "Size") == 0) {
         errno = 0;
         r->object.size = strtoull(r->text, NULL, 10);
         r->has_size = true;
         if (r->length == 0 || strspn(r->text, "0123456789") != r->length || errno != 0 ||
             r->object.size > ENI_OBJECT_MAX)
-            stop(r, "a size is no number");
+            stop(r, "a size is not a number");
     }
 }
 
@@ -188,9 +188,10 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
     r->depth--;
 }
 
-static const char no_memory[] = "there is no memory for it";
+static const char no_memory[] = "out of memory";
 
-/* Parses all of it; the clause that says what is wrong, or NULL. Blanks in front of it have kept a connection. */
+/* Parses all of it; returns the clause that says what is wrong, or NULL. Skips leading blanks, which kept a
+ * connection alive. */
 static const char *parse(wanted to, const char *root, const char *xml, size_t bytes)
 {
     reading *r = eni_alloc(sizeof *r);
@@ -216,18 +217,18 @@ static const char *parse(wanted to, const char *root, const char *xml, size_t by
 en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
                           size_t why_bytes)
 {
-    bool is_url_encoded = false; /* may be said behind the keys */
+    bool is_url_encoded = false; /* may come after the keys */
     const char *why = parse((wanted){.encoding = &is_url_encoded}, "ListBucketResult", xml, bytes);
     listing->is_truncated = false;
     listing->token[0] = '\0';
     const wanted to = {.listing = listing, .is_url_encoded = is_url_encoded};
-    /* Whatever else is wrong, the second pass says it better. */
+    /* The second pass has the better message for anything else that is wrong. */
     if (why != no_memory) why = parse(to, "ListBucketResult", xml, bytes);
-    /* OSS encodes it as it does keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
+    /* OSS encodes it like keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
     if (why == NULL && is_url_encoded && kind == ENI_OSS && !eni_url_decode(listing->token))
-        why = "the token of its next page is not encoded as it says";
+        why = "the token of its next page is not encoded as announced";
     if (why == NULL && listing->is_truncated && listing->token[0] == '\0')
-        why = "it does not name its next page";
+        why = "it is truncated, but has no token for the next page";
     if (why != NULL) snprintf(why_out, why_bytes, "%s", why);
     return why == NULL ? EN_OK : EN_EFORMAT;
 }

@@ -1,11 +1,11 @@
-/* listing.h - what a service answers in XML: a page of a bucket's list, an upload in parts, or an error. Read by expat, under
- * limits, since whoever stands behind the address may have written it.
+/* listing.h - a service's answers in XML: a page of a bucket's list, an upload in parts, or an error. Parsed
+ * by expat, under limits, since the server at that address may be anybody's.
  *
  *     <ListBucketResult>  <IsTruncated>, <NextContinuationToken>, <Contents> of <Key>, <Size>, <ETag>,
  *                         <CommonPrefixes> of <Prefix>
  *     <Error>             <Code>, <Message>, <Region>, <ServerTime>
  *     <InitiateMultipartUploadResult>  <UploadId>
- *     <CompleteMultipartUploadResult>  what is in it is of no use here
+ *     <CompleteMultipartUploadResult>  its contents are not used
  *
  * Any thread. */
 #ifndef REMOTE_LISTING_H
@@ -19,7 +19,7 @@
 
 enum { ENI_ETAG = 130, ENI_UPLOAD_ID = 1024, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
 
-/* Bytes: no service has larger ones, and no sum of ours overflows. */
+/* Bytes: no service has larger objects, and our sums cannot overflow. */
 #define ENI_OBJECT_MAX (UINT64_C(1) << 50)
 
 typedef struct eni_object {
@@ -28,8 +28,8 @@ typedef struct eni_object {
     uint64_t size;
 } eni_object;
 
-/* An ETag in one form, "\"TEXT\"": services write one object's with and without quotes, and with W/ in front where a proxy
- * lies between. false, and "": it has none, or one that is too long or no text. */
+/* Normalises an ETag to "\"TEXT\"": services write an object's with and without quotes, and proxies may put
+ * W/ in front. False, and "": it is empty, too long or not text. */
 bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length);
 
 typedef struct eni_listing {
@@ -37,11 +37,11 @@ typedef struct eni_listing {
     size_t n, room;
     bool is_truncated;
     char token[ENI_LISTING_TOKEN]; /* of the next page */
-    char folder[ENI_REMOTE_KEY]; /* the first of what lies deeper, in a list that leaves that out; "": none */
+    char folder[ENI_REMOTE_KEY];   /* the first deeper folder, or "", in a list without those */
 } eni_listing;
 
-/* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out
- * ("it has a DOCTYPE"). The caller finis in any case. */
+/* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows.
+ * EN_EFORMAT, with a clause in why_out ("it has a DOCTYPE"). The caller finis in any case. */
 en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
                           size_t why_bytes);
 void eni_listing_fini(eni_listing *listing); /* safe on zeroed memory */
@@ -50,10 +50,10 @@ typedef struct eni_service_error {
     char code[64], message[256], region[ENI_REGION];
 } eni_service_error;
 
-/* What can be read of it; the texts are fit for a log. */
+/* Reads as much as possible; the texts are fit for a log. */
 void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *error_out);
 
-/* The id of an upload in parts that has begun, and whether one is over. false: it is another document, or no id. */
+/* Reads the id of an upload in parts, and whether one is complete. False: another document, or no id. */
 bool eni_upload_begun_read(const char *xml, size_t bytes, char id_out[ENI_UPLOAD_ID]);
 bool eni_upload_over_read(const char *xml, size_t bytes);
 

@@ -1,13 +1,14 @@
-/* main.c - the program `transfer`, which the others start (transfer.h) for what lies in buckets:
+/* main.c - the program `transfer`, which other programs start (transfer.h) to access object storage:
  *
  *     transfer fetch  -- URL NAME..       files of these names below the URL, into the cache
  *     transfer get    -- URL              one object, into the cache
  *     transfer newest -- URL FOLDER       the newest checkpoint below the URL, into FOLDER
- *     transfer list   -- URL              a table of what is there
- *     transfer mirror --file=F --as=URL --folder=DIR --into=URL      what is renamed there, up
+ *     transfer list   -- URL              a table of the objects
+ *     transfer mirror --file=F --as=URL --folder=DIR --into=URL      uploads files that appear there
  *     transfer clear                      the cache
  *
- * The path of what came goes to descriptor 3, with a 0 behind it. Nobody can attach to this process, or find its core. */
+ * The path of a download goes to descriptor 3, followed by a 0. No process can attach to this one, or get its
+ * core. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -33,11 +34,11 @@ static void print_object(const eni_object *object, double *bytes)
 {
     char size[32];
     eni_text_grouped((double)object->size, ",", size, sizeof size);
-    printf("%16s  %s\n", size, eni_is_text(object->key) ? object->key : "(a key that is no text)");
+    printf("%16s  %s\n", size, eni_is_text(object->key) ? object->key : "(a key that is not text)");
     *bytes += (double)object->size;
 }
 
-/* "data" names the object of that key and the folder "data/", and not "data-old/", which only begins so. */
+/* "data" stands for the object with that key and the folder "data/", but not for "data-old/". */
 static en_status print_list(const eni_transfer_options *o, const char *url)
 {
     eni_session s;
@@ -59,8 +60,8 @@ static en_status print_list(const eni_transfer_options *o, const char *url)
     const size_t n = listing.n + (asked == EN_OK ? 1 : 0);
     if (st == EN_OK) printf("%zu object%s, %.1f MB\n", n, n == 1 ? "" : "s", bytes * 1e-6);
     if (st == EN_OK && n == 0 && asked == EN_EDENIED)
-        eni_warn("remote",
-                 "%s: these keys may not read an object of this name, so it may be there all the same", url);
+        eni_warn("remote", "%s: these keys may not read an object of this name, so it may exist nevertheless",
+                 url);
     eni_listing_fini(&listing);
     eni_session_close(&s);
     return st;
@@ -85,7 +86,7 @@ static en_status dispatch(const eni_transfer_options *o, const char *verb, int n
     if (strcmp(verb, "mirror") == 0 && n == 0) return eni_mirror(o);
     if (strcmp(verb, "clear") == 0 && n == 0) return clear(o);
     return eni_fail(EN_EINVAL, "remote",
-                    "transfer is started by entrain and worker: entrain run --data=s3://BUCKET/PREFIX");
+                    "transfer is started by entrain and worker: use entrain run --data=s3://BUCKET/PREFIX");
 }
 
 int main(int argc, char **argv)
@@ -109,7 +110,7 @@ int main(int argc, char **argv)
         if (c == 'l') eni_log_set_level(atoi(optarg));
         if (c == 'q') o.is_quiet = true;
         if (c == 'r') o.resumes = true;
-        if (c == 'm') o.sizes.put_max = strtoull(optarg, NULL, 10); /* of tests */
+        if (c == 'm') o.sizes.put_max = strtoull(optarg, NULL, 10); /* for tests */
         if (c == 'p') o.sizes.part = strtoull(optarg, NULL, 10);
         if (c == '?') return 2;
     }

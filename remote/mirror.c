@@ -1,4 +1,4 @@
-/* mirror.c - up: what a run writes, as long as it lives (session.h). */
+/* mirror.c - uploads a run's files while it goes on (session.h). */
 #include "remote/session.h"
 
 #include <dirent.h>
@@ -24,24 +24,24 @@
 
 enum { LOOK_MS = 500 };
 
-/* One file of this host as it was when it went up: who has been renamed over it is another. */
+/* A file as it was uploaded; a file renamed over it later has another inode or time. */
 typedef struct uploaded {
     char name[256];
     ino_t inode;
     struct timespec time;
-    bool is_up; /* else it could not be taken up */
+    bool is_up; /* else its upload failed */
 } uploaded;
 
 typedef struct mirror {
     const eni_transfer_options *o;
-    int lock_fd;               /* of FOLDER/.mirror: as long as it is held, what is retired waits for us */
-    bool is_over, is_given_up; /* the run has ended; then the service did not answer, or we were stopped */
-    eni_session *of_file, *of_folder; /* NULL: not asked for */
+    int lock_fd;                      /* of FOLDER/.mirror: while it is held, retired files wait for us */
+    bool is_over, is_given_up;        /* the run has ended; then the service failed, or we were stopped */
+    eni_session *of_file, *of_folder; /* NULL if not requested */
     char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
     size_t ndone, room;
     uploaded file; /* as it was at the beginning: an older run's .. */
-    bool has_file; /* .. which is in the bucket, by its size */
+    bool has_file; /* .. which is in the bucket, judging by its size */
 } mirror;
 
 static bool is_same(const uploaded *known, const struct stat *info)
@@ -50,7 +50,7 @@ static bool is_same(const uploaded *known, const struct stat *info)
            known->time.tv_nsec == info->st_mtim.tv_nsec;
 }
 
-/* It may be retired meanwhile, or has been. */
+/* Uploads a file, which may be retired meanwhile, or has been. */
 static en_status upload(eni_session *s, const char *path, const char *key, struct stat *info_out)
 {
     char retired[PATH_MAX + sizeof ENI_RETIRED];
@@ -62,18 +62,18 @@ static en_status upload(eni_session *s, const char *path, const char *key, struc
     if (fd < 0 || fstat(fd, info_out) != 0) {
         const int cause = errno;
         if (fd >= 0) close(fd);
-        (void)lstat(path, info_out); /* by which it is known again */
+        (void)lstat(path, info_out); /* to recognise it */
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(cause));
     }
-    (void)flock(fd, LOCK_SH | LOCK_NB); /* a rank removes others first, when too many wait */
+    (void)flock(fd, LOCK_SH | LOCK_NB); /* when too many wait, a rank removes unlocked ones first */
     const en_status st = eni_upload(s->bucket, key, fd, (uint64_t)info_out->st_size, &s->sizes);
     close(fd);
     if (st == EN_OK)
-        eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path, eni_url_scheme(s->url.kind),
+        eni_info("remote", "uploaded %s to %s://%s: %.1f MB in %.1f s", path, eni_url_scheme(s->url.kind),
                  s->url.bucket, (double)info_out->st_size * 1e-6, (double)(eni_now_ns() - begin) * 1e-9);
     else
-        eni_warn("remote", "%s is not in the bucket%s", path,
-                 access(path, F_OK) == 0 ? "; it stays here" : ", and newer ones have taken its place here");
+        eni_warn("remote", "could not upload %s%s", path,
+                 access(path, F_OK) == 0 ? "; it stays here" : ", and newer ones have replaced it here");
     return st;
 }
 
@@ -91,7 +91,7 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
         m->room = m->room == 0 ? 64 : 2 * m->room;
         uploaded *more = realloc(m->done, m->room * sizeof *more);
         if (more == NULL) {
-            eni_error("remote", "there is no memory for the names of %zu checkpoints", m->room);
+            eni_error("remote", "out of memory for the names of %zu checkpoints", m->room);
             _exit(1);
         }
         m->done = more;
@@ -101,7 +101,7 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
     snprintf(u->name, sizeof u->name, "%.255s", name);
 }
 
-/* Its name without what says that it is retired. */
+/* A checkpoint's name without the suffix of a retired one. */
 static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
 {
     const size_t length = strlen(entry), ends = sizeof ENI_RETIRED - 1;
@@ -111,7 +111,7 @@ static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
     return eni_checkpoint_is(name_out, &samples);
 }
 
-/* The oldest first that is not up yet; false: there is none. What is retired and was tried goes. */
+/* Finds the oldest that is not uploaded; false if all are. Removes retired ones that were tried. */
 static bool find_next(mirror *m, char name_out[256])
 {
     DIR *dir = opendir(m->o->folder);
@@ -134,7 +134,7 @@ static bool find_next(mirror *m, char name_out[256])
     return name_out[0] != '\0';
 }
 
-/* false: it could not be taken up, and is still there. */
+/* False: it could not be uploaded, and still exists. */
 static bool upload_checkpoint(mirror *m, const char *name)
 {
     char path[PATH_MAX], key[2 * ENI_REMOTE_KEY];
@@ -144,7 +144,7 @@ static bool upload_checkpoint(mirror *m, const char *name)
     const en_status st = upload(m->of_folder, path, key, &info);
     m->is_given_up = st == EN_EINTR || (m->is_over && st == EN_EIO);
     if (st != EN_ENOENT)
-        note_done(m, name, &info, st == EN_OK); /* one that failed too: the next one is newer */
+        note_done(m, name, &info, st == EN_OK); /* even if it failed: the next one is newer */
     return st == EN_OK || st == EN_ENOENT;      /* it was retired */
 }
 
@@ -155,7 +155,7 @@ static void upload_folder(mirror *m)
         upload_checkpoint(m, name);
 }
 
-/* Once more at the end, what could not be taken up and is still there. */
+/* Tries again, at the end, to upload files that failed and still exist. */
 static bool upload_failed(mirror *m)
 {
     bool is_all_up = true;
@@ -165,7 +165,7 @@ static bool upload_failed(mirror *m)
     return is_all_up;
 }
 
-/* Of an earlier run, which this one does not go on with: it may be refused, or replace them. */
+/* Notes files of an earlier run, which this one does not continue: it may be refused, or replace them. */
 static void note_present(mirror *m)
 {
     char name[256], path[PATH_MAX];
@@ -176,7 +176,7 @@ static void note_present(mirror *m)
     }
 }
 
-/* What the bucket has already need not go there again. */
+/* Opens the bucket, and notes files that it has already. */
 static en_status open_folder(mirror *m, eni_session *s)
 {
     eni_listing listing;
@@ -188,7 +188,7 @@ static en_status open_folder(mirror *m, eni_session *s)
     en_status st = eni_session_check_prefix(&listing, m->prefix, m->o->into);
     if (st == EN_OK && !m->o->resumes && eni_session_newest(&listing, m->prefix, 0) != NULL)
         st = eni_fail(EN_EINVAL, "remote",
-                      "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, "
+                      "%s has checkpoints of an earlier run: give --resume=auto to continue from the newest, "
                       "or another --checkpoint-dir",
                       m->o->into);
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
@@ -205,7 +205,7 @@ static en_status open_folder(mirror *m, eni_session *s)
     return st;
 }
 
-/* It shows, before anybody trains, whether the keys and the name are right. */
+/* Shows, before training starts, whether the keys and the name are right. */
 static en_status open_file(mirror *m, eni_session *s)
 {
     struct stat info;
@@ -213,14 +213,14 @@ static en_status open_file(mirror *m, eni_session *s)
     EN_TRY(eni_session_open(m->o, "--save", m->o->as, s));
     m->of_file = s;
     en_status st = eni_remote_head(s->bucket, s->url.key, &object);
-    if (st == EN_ENOENT || st == EN_EDENIED) { /* where they may not list, what is not there is denied too */
+    if (st == EN_ENOENT || st == EN_EDENIED) { /* what is missing is denied too if they may not list */
         const en_status may = eni_remote_ask(s->bucket, s->url.key);
         if (may != EN_OK && may != EN_EDENIED) return may;
         if (may == EN_EDENIED)
-            eni_warn(
-                "remote",
-                "--save=%s: these keys may not list the bucket, so whether they may write shows at the end",
-                m->o->as);
+            eni_warn("remote",
+                     "--save=%s: these keys may not list the bucket, so only the end will show whether they "
+                     "may write",
+                     m->o->as);
     }
     const bool is_here = stat(m->o->file, &info) == 0;
     m->has_file = st == EN_OK && is_here && object.size == (uint64_t)info.st_size;
@@ -228,7 +228,8 @@ static en_status open_file(mirror *m, eni_session *s)
     return st == EN_ENOENT || st == EN_EDENIED ? EN_OK : st;
 }
 
-/* Where a file system knows no locks, ranks remove what they retire, and what came and went between two looks is lost. */
+/* On a file system without locks, ranks remove files that they retire, and those that come and go between two
+ * scans are lost. */
 static en_status hold_folder(mirror *m)
 {
     char path[PATH_MAX];
@@ -243,7 +244,7 @@ static en_status hold_folder(mirror *m)
     return EN_OK;
 }
 
-/* And what a refused run would leave empty. */
+/* Also removes a folder that a refused run would leave empty. */
 static void release_folder(mirror *m)
 {
     char path[PATH_MAX], name[256];
@@ -251,11 +252,11 @@ static void release_folder(mirror *m)
     snprintf(path, sizeof path, "%.3000s/" ENI_MIRROR_LOCK, m->o->folder);
     unlink(path);
     close(m->lock_fd);
-    find_next(m, name); /* the last that were retired */
+    find_next(m, name); /* removes the last retired ones */
     rmdir(m->o->folder);
 }
 
-/* Until the one who started us says that the run has ended, well ('f') or not; or is gone, and with it what we were for. */
+/* Waits until our parent says that the run has ended, well ('f') or not; exits if the parent is gone. */
 static bool wait_for_end(char *order_out)
 {
     char order = 0;
@@ -273,9 +274,9 @@ en_status eni_mirror(const eni_transfer_options *o)
     if (m == NULL) return EN_ENOMEM;
     m->o = o;
     m->lock_fd = -1;
-    signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: whoever started us says when it is over */
+    signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: our parent says when the run is over */
     signal(SIGINT, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN); /* who is gone hears nothing, and what is half in the bucket goes first */
+    signal(SIGPIPE, SIG_IGN); /* after our parent's death, incomplete uploads are removed first */
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
     eni_env_forget_keys();

@@ -10,7 +10,7 @@
 #include "remote/remote_call.h"
 
 enum { PAGES = 2 * ENI_LISTING_OBJECTS / 1000 };
-#define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
+#define PAGE_OBJECTS "1000" /* the most that both allow; the default of OSS is 100 */
 
 static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_listing *listing)
 {
@@ -27,7 +27,7 @@ static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_
     if (st == EN_OK) st = eni_remote_call_perform(c);
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
-        eni_error("remote", "%s answers no list of %s://%s: %s", b->o.place->host,
+        eni_error("remote", "%s sent an invalid list of %s://%s: %s", b->o.place->host,
                   eni_url_scheme(b->o.url->kind), b->o.url->bucket, why);
     return eni_remote_call_end(c, st);
 }
@@ -37,8 +37,9 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, 
     *listing_out = (eni_listing){0};
     en_status st = list_page(bucket, prefix, how, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, how, listing_out)
-                          : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
+        st = page < PAGES
+                 ? list_page(bucket, prefix, how, listing_out)
+                 : eni_fail(EN_EFORMAT, "remote", "%s: the list does not end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
     return st;
@@ -47,7 +48,7 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, 
 en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
 {
     eni_listing listing = {0};
-    const unsigned how = bucket->o.keys->is_none ? 0 : ENI_LIST_ASK; /* who has none may write nowhere */
+    const unsigned how = bucket->o.keys->is_none ? 0 : ENI_LIST_ASK; /* without keys none may write */
     const en_status st = list_page(bucket, prefix, ENI_LIST_FLAT | how, &listing);
     eni_listing_fini(&listing);
     return st;
@@ -65,7 +66,7 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
     snprintf(object_out->key, sizeof object_out->key, "%s", key);
     memcpy(object_out->etag, c->etag, sizeof object_out->etag);
     if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
-        st = eni_fail(EN_EFORMAT, "remote", "%s does not say both ETag and size of %s", bucket->o.place->host,
+        st = eni_fail(EN_EFORMAT, "remote", "%s did not send both ETag and size of %s", bucket->o.place->host,
                       key);
     return eni_remote_call_end(c, st);
 }
@@ -95,7 +96,7 @@ en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket
     b->curl = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? curl_easy_init() : NULL;
     if (b->curl == NULL) {
         eni_free(b);
-        return eni_fail(EN_ENOMEM, "remote", "libcurl cannot begin");
+        return eni_fail(EN_ENOMEM, "remote", "cannot initialise libcurl");
     }
     *bucket_out = b;
     return EN_OK;

@@ -52,7 +52,7 @@ static bool is_stopped(const eni_remote_call *c)
     return !c->is_hurry && c->b->o.is_stopped != NULL && c->b->o.is_stopped(c->b->o.user);
 }
 
-/* For whom, for what, and why; `wait_ms` of it are to come. */
+/* Explains a wait: for which host and object, and why; `wait_ms` of it are still to come. */
 static void tell_wait(eni_remote_call *c, long wait_ms, const char *why)
 {
     const int64_t now_ns = eni_now_ns(), still_ns = now_ns - c->moved_ns + wait_ms * (ENI_SECOND / 1000);
@@ -65,7 +65,7 @@ static void tell_wait(eni_remote_call *c, long wait_ms, const char *why)
              ENI_REMOTE_TRIES);
 }
 
-/* About once a second, whatever happens. */
+/* libcurl calls this about once a second in any case. */
 static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_off_t up_of, curl_off_t up)
 {
     eni_remote_call *c = user;
@@ -78,13 +78,13 @@ static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_of
         note_move(c);
     }
     const int64_t still_ns = eni_now_ns() - c->moved_ns;
-    if (c->is_join && still_ns < JOIN_S * ENI_SECOND) tell_life(c); /* it is at work */
+    if (c->is_join && still_ns < JOIN_S * ENI_SECOND) tell_life(c); /* it is working */
     snprintf(why, sizeof why, "nothing for %.0f s", (double)still_ns / ENI_SECOND);
     tell_wait(c, 0, why);
     return is_stopped(c);
 }
 
-/* ---- what libcurl calls ---- */
+/* ---- libcurl's callbacks ---- */
 
 static void keep_header(const char *value, size_t length, char *into, size_t bytes)
 {
@@ -99,10 +99,10 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     eni_remote_call *c = user;
     const char *colon = memchr(line, ':', n);
     (void)one;
-    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of the answer behind a 100, say */
+    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* such as an answer after a 100 */
         c->etag[0] = c->date[0] = c->region[0] = c->location[0] = '\0';
         c->range_begin = c->range_total = 0;
-        c->length_told = UINT64_MAX; /* nothing */
+        c->length_told = UINT64_MAX; /* absent */
         c->retry_after_s = 0;
     }
     if (colon == NULL) return n;
@@ -148,8 +148,8 @@ static size_t keep_text(eni_remote_call *c, const char *data, size_t n)
     return n;
 }
 
-/* Whether what begins to come continues what is there: the same object, at the place where it was cut. A service that
- * does not know ranges sends all of it again. */
+/* Whether the answer continues the file: the same object, from the byte where it ends. A service without
+ * ranges sends all of it again. */
 static bool check_begin(eni_remote_call *c)
 {
     const bool is_part = c->code == 206;
@@ -194,7 +194,7 @@ static size_t give_body(char *data, size_t one, size_t n, void *user)
     if (n == 0) return 0;
     const ssize_t r = pread(c->fd, data, n, (off_t)(c->at + c->sent));
     if (r <= 0) {
-        c->disk = r < 0 ? errno : EIO; /* it became shorter */
+        c->disk = r < 0 ? errno : EIO; /* it was truncated */
         return CURL_READFUNC_ABORT;
     }
     c->sent += (uint64_t)r;
@@ -211,7 +211,7 @@ static bool add_line(struct curl_slist **lines, const char *line)
     return more != NULL;
 }
 
-/* They hold the session token. */
+/* They contain the session token. */
 static void free_lines(struct curl_slist *lines)
 {
     for (struct curl_slist *l = lines; l != NULL; l = l->next)
@@ -234,17 +234,17 @@ static en_status sign(eni_remote_call *c, struct curl_slist **lines_out)
     if (is_whole) is_whole = add_line(&lines, "Expect:") && add_line(&lines, "Content-Type:");
     *lines_out = lines;
     if (st != EN_OK || is_whole) return st;
-    return eni_fail(EN_ENOMEM, "remote", "there is no memory for a request");
+    return eni_fail(EN_ENOMEM, "remote", "out of memory for a request");
 }
 
 static void set_common(eni_remote_call *c, const char *url, struct curl_slist *lines)
 {
     CURL *h = c->b->curl;
     const eni_remote_options *o = &c->b->o;
-    curl_easy_reset(h); /* the connection stays */
+    curl_easy_reset(h); /* keeps the connection */
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, o->place->is_plain ? "http" : "https");
-    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* a key may hold "/../", which is signed */
+    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* a key may contain "/../", which is signed */
     curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, lines);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
@@ -282,7 +282,7 @@ static void set_method(eni_remote_call *c)
         curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, method);
     }
     if (c->is_head) curl_easy_setopt(h, CURLOPT_NOBODY, 1L);
-    if (c->is_join) curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, 0L); /* a blank now and then comes */
+    if (c->is_join) curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, 0L); /* a blank arrives now and then */
     if (c->is_join || c->is_hurry)
         curl_easy_setopt(h, CURLOPT_TIMEOUT, (long)(c->is_join ? JOIN_S : HURRY_S));
 }
@@ -295,7 +295,7 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
     snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
              c->b->o.place->host, c->request.path, c->request.query[0] != '\0' ? "?" : "", c->request.query);
     c->code = 0;
-    c->retry_after_s = 0; /* what an earlier answer said is over */
+    c->retry_after_s = 0; /* forgets an earlier answer's */
     c->length = 0;
     c->sent = 0;
     c->b->error[0] = '\0';
@@ -313,7 +313,7 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
     return st;
 }
 
-/* ---- what it means ---- */
+/* ---- judging an answer ---- */
 
 static en_status refuse_other_host(const eni_remote_call *c, const eni_service_error *said)
 {
@@ -321,17 +321,17 @@ static en_status refuse_other_host(const eni_remote_call *c, const eni_service_e
     const char *region = c->region[0] != '\0' ? c->region : said->region;
     if (o->url->kind == ENI_S3 && region[0] != '\0' && strcmp(region, o->place->region) != 0)
         return eni_fail(EN_EINVAL, "remote",
-                        "s3://%s lies in the region %s, and was looked for in %s: set AWS_REGION=%s",
+                        "s3://%s is in the region %s, but the request was for %s: set AWS_REGION=%s",
                         o->url->bucket, region, o->place->region, region);
     return eni_fail(EN_EINVAL, "remote",
-                    "%s sends requests for %s://%s on to %.200s, which is not followed: the signature is for "
-                    "%s only. Name the right host%s",
+                    "%s redirects requests for %s://%s to %.200s, which is not followed: the signature is "
+                    "valid for %s only. Give the right host%s",
                     o->place->host, eni_url_scheme(o->url->kind), o->url->bucket,
-                    c->location[0] != '\0' ? c->location : "another place", o->place->host,
+                    c->location[0] != '\0' ? c->location : "another host", o->place->host,
                     o->url->kind == ENI_S3 ? ", or the right AWS_REGION" : " in the URL");
 }
 
-/* The answer is an error that another try would not mend. */
+/* Reports an error that another try would not cure. */
 static en_status refuse(const eni_remote_call *c)
 {
     const eni_remote_options *o = &c->b->o;
@@ -351,28 +351,28 @@ static en_status refuse(const eni_remote_call *c)
         gmtime_r(&t, &utc);
         strftime(now, sizeof now, "%a, %d %b %Y %H:%M:%S GMT", &utc);
         return eni_fail(EN_EINVAL, "remote",
-                        "%s: the clock of this host says %s, that of the service %s: set it right%s",
+                        "%s: the clock of this host says %s, that of the service %s: set the clock%s",
                         o->place->host, now, c->date, told);
     }
     if ((c->code == 403 || c->code == 401) && o->keys->is_none)
         return eni_fail(
             EN_EINVAL, "remote",
-            "%s://%s: %s lets nobody in without keys, HTTP %ld%s: leave --data-keys=none away, and give some",
+            "%s://%s: %s denied access without keys, HTTP %ld%s: omit --data-keys=none, and provide keys",
             scheme, bucket, o->place->host, c->code, told);
     if (c->code == 403 || c->code == 401)
         return eni_fail(EN_EINVAL, "remote",
-                        "%s://%s: %s does not let the keys of %s (region %s) in, HTTP %ld%s: are they right, "
-                        "and may they do that?",
+                        "%s://%s: %s denied access to the keys of %s (region %s), HTTP %ld%s: check the keys "
+                        "and their permissions",
                         scheme, bucket, o->place->host, o->keys->from, o->place->region, c->code, told);
     if (c->code == 404)
         return eni_fail(EN_EINVAL, "remote",
-                        "%s://%s: %s knows no such %s, HTTP 404%s: check the name and the region (%s)",
-                        scheme, bucket, o->place->host,
+                        "%s://%s: %s has no such %s, HTTP 404%s: check the name and the region (%s)", scheme,
+                        bucket, o->place->host,
                         strcmp(said.code, "NoSuchKey") == 0      ? "object"
                         : strcmp(said.code, "NoSuchUpload") == 0 ? "upload"
                                                                  : "bucket",
                         told, o->place->region);
-    return eni_fail(c->code < 500 ? EN_EINVAL : EN_EIO, "remote", "%s://%s: %s answers HTTP %ld%s", scheme,
+    return eni_fail(c->code < 500 ? EN_EINVAL : EN_EIO, "remote", "%s://%s: %s answered HTTP %ld%s", scheme,
                     bucket, o->place->host, c->code, told);
 }
 
@@ -393,7 +393,7 @@ static bool is_denied(const eni_remote_call *c)
     return c->code == 403 && strcmp(said.code, "AccessDenied") == 0;
 }
 
-/* What another try cannot mend, since it is wrong here. */
+/* Errors of this host, which another try would not cure. */
 static bool is_hopeless(CURLcode result)
 {
     return result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
@@ -401,7 +401,8 @@ static bool is_hopeless(CURLcode result)
            result == CURLE_COULDNT_RESOLVE_PROXY;
 }
 
-/* Whether the parts are the object now. An error behind the 200 becomes the code that it would have in front. */
+/* Whether the parts are the object now. An error after the 200 is turned into the code that it would have had
+ * in front. */
 static bool is_joined(eni_remote_call *c)
 {
     static const char *const passing[] = {"InternalError", "SlowDown", "ServiceUnavailable",
@@ -415,7 +416,7 @@ static bool is_joined(eni_remote_call *c)
     return false;
 }
 
-/* What a try has come to; false: another one may help. */
+/* Judges a try; false: another one may help. */
 static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
 {
     const char *host = c->b->o.place->host;
@@ -423,7 +424,7 @@ static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
     const bool is_good = is_whole && c->code >= 200 && c->code < 300 && (!c->is_join || is_joined(c));
     if (c->disk != 0)
         *st_out = eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
-                           c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
+                           c->object != NULL ? c->object->key : "the file to upload", strerror(c->disk));
     else if (result == CURLE_ABORTED_BY_CALLBACK)
         *st_out = EN_EINTR;
     else if (is_other_now(c))
@@ -437,14 +438,16 @@ static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
     else if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code))
         *st_out = refuse(c);
     else if (result == CURLE_PEER_FAILED_VERIFICATION)
-        *st_out = eni_fail(EN_EINVAL, "remote",
-                           "%s is not trusted: %s; AWS_CA_BUNDLE=FILE names the authority of one's own", host,
-                           c->b->error);
+        *st_out = eni_fail(
+            EN_EINVAL, "remote",
+            "the certificate of %s is not trusted: %s; set AWS_CA_BUNDLE=FILE for a private authority", host,
+            c->b->error);
     else if (c->is_flood)
-        *st_out = eni_fail(EN_EFORMAT, "remote", "%s answers with over %d MB where none has so many", host,
-                           PAGE_BYTES >> 20);
+        *st_out =
+            eni_fail(EN_EFORMAT, "remote", "%s answered with over %d MB, more than any list or error has",
+                     host, PAGE_BYTES >> 20);
     else if (is_hopeless(result))
-        *st_out = eni_fail(EN_EINVAL, "remote", "%s cannot be asked: %s", host,
+        *st_out = eni_fail(EN_EINVAL, "remote", "the request to %s failed: %s", host,
                            c->b->error[0] != '\0' ? c->b->error : curl_easy_strerror(result));
     else
         return false;
@@ -453,7 +456,7 @@ static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
 
 static const char *why_not(const eni_remote_call *c, CURLcode result)
 {
-    if (result == CURLE_OK) return "it sends less than it says";
+    if (result == CURLE_OK) return "it sent less than announced";
     return c->b->error[0] != '\0' ? c->b->error : curl_easy_strerror(result);
 }
 
@@ -464,13 +467,13 @@ static en_status give_up(const eni_remote_call *c, CURLcode result)
     if (result == CURLE_COULDNT_RESOLVE_HOST)
         return eni_fail(
             EN_EINVAL, "remote",
-            "there is no host %s (region %s), or no network: check the name, %s, and --data-endpoint",
+            "cannot find the host %s (region %s): check the network, the name, %s, and --data-endpoint",
             o->place->host, o->place->region, o->url->kind == ENI_S3 ? "AWS_REGION" : "the host in the URL");
-    return eni_fail(EN_EIO, "remote", "%s cannot be reached, or stops in between (%d tries): %s",
-                    o->place->host, c->tries, why_not(c, result));
+    return eni_fail(EN_EIO, "remote", "%s cannot be reached, or breaks off (%d tries): %s", o->place->host,
+                    c->tries, why_not(c, result));
 }
 
-/* Until the next try. EN_EINTR: stopped. */
+/* Waits for the next try. EN_EINTR: stopped. */
 static en_status wait_for_next(eni_remote_call *c, CURLcode result)
 {
     long wait_ms = (long)FIRST_WAIT_MS << (c->tries - 1);
@@ -485,15 +488,15 @@ static en_status wait_for_next(eni_remote_call *c, CURLcode result)
     for (long left = wait_ms; left > 0; left -= SLICE_MS) {
         if (is_stopped(c)) return EN_EINTR;
         poll(NULL, 0, left < SLICE_MS ? (int)left : SLICE_MS);
-        if (c->retry_after_s > 0) tell_life(c); /* it has said when */
+        if (c->retry_after_s > 0) tell_life(c); /* it announced this wait */
     }
     return EN_OK;
 }
 
-/* The request, until it is answered, refused, or not worth another try. */
+/* Performs the request until it is answered, refused, or not worth another try. */
 en_status eni_remote_call_perform(eni_remote_call *c)
 {
-    uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
+    uint64_t most = c->have; /* a service without ranges starts again each time, which is not progress */
     c->most = c->have;
     note_move(c);
     for (int tries = 1;; tries++) {
@@ -526,7 +529,7 @@ en_status eni_remote_call_hurry(eni_remote_call *c)
     return EN_EIO;
 }
 
-/* ---- what is asked ---- */
+/* ---- the request ---- */
 
 /* "/BUCKET/KEY" or "/KEY". */
 eni_remote_call *eni_remote_call_begin(eni_remote *b, const char *method, const char *key, en_status *st_out)
@@ -555,7 +558,7 @@ bool eni_remote_call_query(eni_remote_call *c, const char *name, const char *val
 {
     char *query = c->request.query;
     const size_t at = strlen(query), bytes = sizeof c->request.query;
-    if (value[0] == '\0') return true; /* the services differ in how nothing is signed */
+    if (value[0] == '\0') return true; /* the services differ in how they sign an empty value */
     if ((size_t)snprintf(query + at, bytes - at, "%s%s=", at > 0 ? "&" : "", name) >= bytes - at)
         return false;
     return eni_url_add(query, bytes, value, false);

@@ -1,8 +1,8 @@
-/* remote_call.h - one request to a bucket and its tries (remote.h says how often, and what is logged): what is asked, and what
- * came. For the files that know requests: remote.c, upload.c.
+/* remote_call.h - one request to object storage and its tries (remote.h says how often, and what is logged).
+ * For the files that know requests: remote.c, upload.c.
  *
- *     eni_remote_call_begin, eni_remote_call_query .., set what it carries, eni_remote_call_perform, look at what came,
- *     eni_remote_call_end
+ *     eni_remote_call_begin, eni_remote_call_query .., set the body, eni_remote_call_perform,
+ *     read the answer, eni_remote_call_end
  *
  * One thread. */
 #ifndef REMOTE_REMOTE_CALL_H
@@ -19,15 +19,15 @@ struct eni_remote {
     char error[CURL_ERROR_SIZE];
 };
 
-/* What is asked, and what came. */
+/* The request, and its answer. */
 typedef struct eni_remote_call {
     eni_remote *b;
     eni_remote_request request;
-    const char *key; /* "" of a list */
-    bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
-    bool is_ask;     /* so is AccessDenied */
-    bool is_join;    /* the end of parts: 200 alone says nothing, and 404 is the caller's */
-    bool is_hurry;   /* nothing stops it */
+    const char *key; /* "" for a list */
+    bool is_head;    /* HEAD: the caller reports 403 and 404 */
+    bool is_ask;     /* the caller also reports AccessDenied */
+    bool is_join;    /* completes an upload in parts: 200 alone is not success, and the caller handles 404 */
+    bool is_hurry;   /* ignores is_stopped */
     uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
@@ -40,10 +40,10 @@ typedef struct eni_remote_call {
     uint64_t have;
     void (*on_have)(void *user, uint64_t have);
     void *user;
-    bool is_other, is_flood; /* another object, or another size; more text than there can be */
+    bool is_other, is_flood; /* another object, or another size; more text than is allowed */
     int disk;                /* errno */
 
-    /* a file on its way out, from an offset; or a text */
+    /* a file to be sent, from an offset; or a text */
     uint64_t at, bytes, sent;
     const char *body;
 
@@ -55,24 +55,25 @@ typedef struct eni_remote_call {
 
     /* of all tries */
     int tries;
-    uint64_t most;             /* bytes of a body that came or went in one of them */
-    int64_t moved_ns, told_ns; /* the last time that there were more; that the wait was told, 0: never */
+    uint64_t most;             /* bytes of a body transferred in the best of them */
+    int64_t moved_ns, told_ns; /* the last progress; the last message about the wait, 0: none */
 } eni_remote_call;
 
 /* The caller ends it. NULL: *st_out says why, EN_ENOMEM or, logged, EN_EINVAL: the key is too long. */
 eni_remote_call *eni_remote_call_begin(eni_remote *b, const char *method, const char *key, en_status *st_out);
 
-/* Frees it; `st` comes back. */
+/* Frees it; returns `st`. */
 en_status eni_remote_call_end(eni_remote_call *c, en_status st);
 
-/* Adds "name=value", by name, as it is signed; nothing where the value is "". false: it does not fit. */
+/* Adds "name=value" to the query, in order of names, as it is signed; omits it if the value is "". False: it
+ * does not fit. */
 bool eni_remote_call_query(eni_remote_call *c, const char *name, const char *value);
 
-/* The request, until it is answered, refused, or not worth another try. Errors: those of remote.h. */
+/* Performs the request until it is answered, refused, or not worth another try. Errors: those of remote.h. */
 en_status eni_remote_call_perform(eni_remote_call *c);
 
-/* The same in a few seconds or not at all, whatever is_stopped says: for what is removed (404 is good). Not logged: EN_EDENIED;
- * EN_EIO. */
+/* The same for at most a few seconds, whatever is_stopped says: for a DELETE (404 is success). Not logged:
+ * EN_EDENIED; EN_EIO. */
 en_status eni_remote_call_hurry(eni_remote_call *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* session.c - a bucket with its keys, how far it is, and what whoever started us hears. */
+/* session.c - a bucket with its keys, its progress, and messages to our parent. */
 #include "remote/session.h"
 
 #include <poll.h>
@@ -14,7 +14,7 @@
 
 enum { TICK_MS = 100, LINE_MS = 5000 };
 
-/* ---- how far it is ---- */
+/* ---- progress ---- */
 
 void eni_session_show(eni_progress *p, bool is_last)
 {
@@ -32,7 +32,7 @@ void eni_session_show(eni_progress *p, bool is_last)
     p->shown_ns = eni_now_ns();
 }
 
-/* Less than 0 where a service begins again. */
+/* Negative when a service begins again. */
 static void on_bytes(void *user, int64_t more)
 {
     eni_progress *p = user;
@@ -46,7 +46,7 @@ static void on_sign(void *user)
     eni_progress *p = user;
     if (!p->has_signs || eni_now_ns() - p->sign_ns < TICK_MS * (ENI_SECOND / 1000)) return;
     p->sign_ns = eni_now_ns();
-    (void)!write(ENI_ANSWER_FD, ".", 1); /* it may be full of them, which is as good */
+    (void)!write(ENI_ANSWER_FD, ".", 1); /* a full pipe is a sign of life, too */
 }
 
 static bool is_stopped(void *user)
@@ -106,7 +106,8 @@ en_status eni_session_check_prefix(const eni_listing *listing, const char *prefi
     for (size_t i = 0; i < listing->n; i++)
         if (strncmp(listing->object[i].key, prefix, strlen(prefix)) != 0 ||
             (listing->folder[0] != '\0' && strncmp(listing->folder, prefix, strlen(prefix)) != 0))
-            return eni_fail(EN_EFORMAT, "remote", "%s: the service lists keys that do not begin so", url);
+            return eni_fail(EN_EFORMAT, "remote",
+                            "%s: the service lists keys that do not begin with its prefix", url);
     return EN_OK;
 }
 

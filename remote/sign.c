@@ -9,13 +9,13 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-/* In what the two services differ. */
+/* The differences between the two services. */
 typedef struct dialect {
     const char *algorithm, *secret_prefix, *service, *terminator, *header_prefix, *token;
-    /* All that are signed, Host among them; else only those with the prefix are, unnamed. */
+    /* All headers are signed, Host among them; else only those with the prefix, unnamed. */
     bool names_headers;
-    bool hashes_body; /* else the word below stands for it, and TLS guards it */
-    bool has_bucket;  /* in the canonical path, wherever it is in the URL */
+    bool hashes_body; /* else the word below replaces the hash, and TLS protects the body */
+    bool has_bucket;  /* in the canonical path, wherever the URL has it */
 } dialect;
 
 static const dialect dialects[] = {[ENI_S3] = {"AWS4-HMAC-SHA256", "AWS4", "s3", "aws4_request", "x-amz-",
@@ -44,7 +44,7 @@ static void add(signing *s, char *text, size_t bytes, const char *more)
         strcat(text, more);
 }
 
-/* In the order of their names. `is_sent` where it is no header that the HTTP library sends anyway. */
+/* In the order of their names. `is_sent`: this header must be sent; the HTTP library does not add it. */
 static void add_header(signing *s, const char *prefix, const char *name, const char *value, bool is_sent)
 {
     char full[64];
@@ -119,7 +119,7 @@ en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, 
                        : request->body_sha256[0] == '\0' ? empty_sha256
                                                          : request->body_sha256;
     if (s.d->names_headers)
-        add_header(&s, "", "host", place->host, true); /* curl would write another: no :443, lower case */
+        add_header(&s, "", "host", place->host, true); /* curl's own would differ: no :443, lower case */
     add_header(&s, prefix, "content-sha256", body, true);
     add_header(&s, prefix, "date", s.moment, true);
     if (keys->token[0] != '\0') add_header(&s, prefix, s.d->token, keys->token, true);
@@ -132,5 +132,6 @@ en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, 
                                 s.d->names_headers ? s.names : "", s.d->names_headers ? ", " : "", signature);
     eni_wipe(s.headers, sizeof s.headers);
     if (!s.is_short && length < ENI_SIGNED_TEXT) return EN_OK;
-    return eni_fail(EN_EINVAL, "remote", "the keys of %s are longer than any service makes them", keys->from);
+    return eni_fail(EN_EINVAL, "remote", "the keys of %s are longer than any that a service issues",
+                    keys->from);
 }

@@ -1,9 +1,9 @@
-/* sign.h - how a request shows that it comes from who has the key: version 4 signatures of AWS and of OSS.
+/* sign.h - proves that a request comes from a holder of the key: version 4 signatures of AWS and of OSS.
  *
- * Both hash a canonical text of the request, and sign that with a key made of the secret, the day, the region and the
- * service by HMAC-SHA256; they differ in a few words, in which headers take part, and in what stands for the body.
- * Sources: "Create a signed AWS API request" (AWS, General Reference), "Include a V4 signature in the Authorization
- * header" (Alibaba Cloud, OSS developer reference). */
+ * Both hash a canonical text of the request, and sign that with a key made of the secret, the day, the region
+ * and the service by HMAC-SHA256; they differ in a few words, in the headers that are signed, and in the hash
+ * of the body. Sources: "Create a signed AWS API request" (AWS, General Reference), "Include a V4 signature
+ * in the Authorization header" (Alibaba Cloud, OSS developer reference). */
 #ifndef REMOTE_SIGN_H
 #define REMOTE_SIGN_H
 
@@ -23,7 +23,7 @@ typedef struct eni_remote_request {
     const char *method;               /* "GET", "PUT" */
     char path[ENI_SIGNED_PATH];       /* of the URL, as it is sent */
     char query[ENI_SIGNED_TEXT];      /* as it is sent: "a=b&c=d", by name, nothing empty */
-    char body_sha256[ENI_DIGEST_HEX]; /* of what is sent, which S3 checks; "": nothing is */
+    char body_sha256[ENI_DIGEST_HEX]; /* of the body, which S3 checks; "": no body */
 } eni_remote_request;
 
 /* Lines "name: value" to send with it, Authorization among them. */
@@ -32,8 +32,8 @@ typedef struct eni_signed {
     int n;
 } eni_signed;
 
-/* Signs for the moment `now`. Headers hold a session token: eni_wipe them after use. EN_EINVAL, logged: a text that does
- * not fit. Pure function; any thread. */
+/* Signs for the moment `now`. Headers contain a session token: eni_wipe them after use. EN_EINVAL, logged: a
+ * text does not fit. Pure function; any thread. */
 en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, const eni_keys *keys,
                    const eni_remote_request *request, time_t now, eni_signed *signed_out);
 

@@ -1,4 +1,5 @@
-/* transfer.c - see transfer.h: which flags are URLs, and the process that brings or takes what they name. */
+/* transfer.c - see transfer.h: finds the flags that are URLs, and runs the process that downloads or uploads
+ * them. */
 #include "remote/transfer.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@
 #include "data/dataset.h"
 #include "remote/url.h"
 
-/* STOP_MS: for what is half in the bucket to be removed (upload.h). */
+/* STOP_MS: time to remove an incomplete upload (upload.h). */
 enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048, END_MS = 30000, STOP_MS = 8000, PATIENCE = -1 };
 
 typedef struct args {
@@ -39,7 +40,7 @@ typedef struct args {
     char cache[PATH_MAX], level[8];
 } args;
 
-/* Texts up to a NULL. */
+/* Appends texts up to a NULL. */
 static __attribute__((sentinel)) void add(args *a, const char *text, ...)
 {
     va_list more;
@@ -65,24 +66,24 @@ static en_status begin_args(args *a, const eni_config *c, const char *verb)
 
 typedef struct child {
     pid_t pid;
-    int answer_fd, order_fd; /* what it says; what it is told. -1: nothing */
+    int answer_fd, order_fd; /* its answers; orders to it. -1 if absent */
 } child;
 
-/* Between fork and exec: only calls that are safe there. */
+/* Between fork and exec: only async-signal-safe calls. */
 static void become(const char *path, char **argv, pid_t parent, int answer_fd, int order_fd)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    setpgid(0, 0);            /* Ctrl-C is for the command, which decides what follows */
-    signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
+    setpgid(0, 0);            /* Ctrl-C goes to the command, which decides what follows */
+    signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop a background process */
     signal(SIGUSR1, SIG_IGN); /* Slurm sends them to all: they are for the ranks */
     signal(SIGUSR2, SIG_IGN);
-    /* Who takes orders sees that nobody gives any, and may have something to remove first. */
+    /* A process that takes orders sees its pipe close, and may have to remove something first. */
     if (prctl(PR_SET_PDEATHSIG, order_fd >= 0 ? 0 : SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
-    if (answer_fd == ANSWER_FD) /* dup2 would leave it to be closed by exec */
+    if (answer_fd == ANSWER_FD) /* with dup2 exec would still close it */
         fcntl(answer_fd, F_SETFD, 0);
     else if (answer_fd >= 0 && dup2(answer_fd, ANSWER_FD) < 0)
         _exit(126);
@@ -99,7 +100,7 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     a->arg[0] = path;
     a->arg[a->n] = NULL;
     const pid_t own = getpid();
-    fflush(stdout); /* before what it prints there */
+    fflush(stdout); /* before the child's output there */
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
         c.pid = fork();
     if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
@@ -128,8 +129,8 @@ static bool has_signs(const child *c)
     return has;
 }
 
-/* Waits for its end, and tells it by its exit code, as core/signals.h has them. Ends it when a signal tells us to end, or
- * when it has given no sign of life on answer_fd for `quiet_ms` (PATIENCE: it need not). */
+/* Waits for its end, and returns its exit code as a status (core/signals.h). Ends it when a signal tells us
+ * to end, or when it has given no sign of life on answer_fd for `quiet_ms` (PATIENCE: no limit). */
 static en_status finish(child *c, int signal_fd, int quiet_ms)
 {
     int status = 0;
@@ -140,14 +141,12 @@ static en_status finish(child *c, int signal_fd, int quiet_ms)
         st = eni_signals_await(c->pid, signal_fd, deadline_ns, &status);
     } while (st == EN_ETIMEOUT && has_signs(c));
     const bool is_late = st == EN_ETIMEOUT, is_reported = st == EN_EINTR;
-    if (is_late)
-        eni_error("remote", "nothing has gone to the bucket for %d s, and nothing more is waited for",
-                  quiet_ms / 1000);
+    if (is_late) eni_error("remote", "no progress of the upload for %d s: giving up", quiet_ms / 1000);
     const bool has_orders = c->order_fd >= 0;
     if (has_orders) close(c->order_fd); /* which ends it, if it has not ended yet */
     const int64_t stop_ns = eni_now_ns() + (has_orders ? STOP_MS : 0) * (ENI_SECOND / 1000);
     if ((is_late || is_reported) && eni_signals_await(c->pid, -1, stop_ns, &status) != EN_OK) {
-        kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
+        kill(c->pid, SIGKILL); /* partial downloads stay, and the next one continues them */
         (void)eni_signals_await(c->pid, -1, INT64_MAX, &status);
     }
     if (quiet_ms != PATIENCE) close(c->answer_fd);
@@ -155,12 +154,12 @@ static en_status finish(child *c, int signal_fd, int quiet_ms)
     if (is_late) return EN_EIO;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;
     if (WIFEXITED(status) && WEXITSTATUS(status) <= 2) return WEXITSTATUS(status) == 2 ? EN_EINVAL : EN_EIO;
-    return eni_fail(EN_EIO, "remote", "the program transfer ended by %s %d",
+    return eni_fail(EN_EIO, "remote", "the program transfer ended with %s %d",
                     WIFEXITED(status) ? "exit code" : "signal",
                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-/* One path comes back, and a 0 behind it. */
+/* It returns one path, followed by a 0. */
 static en_status run(args *a, int signal_fd, char path_out[PATH_MAX])
 {
     child c;
@@ -172,11 +171,11 @@ static en_status run(args *a, int signal_fd, char path_out[PATH_MAX])
         n = read(c.answer_fd, path_out + got, PATH_MAX - got);
     close(c.answer_fd);
     if (st == EN_OK && (got == 0 || path_out[got - 1] != '\0'))
-        st = eni_fail(EN_EIO, "remote", "the program transfer gave no path");
+        st = eni_fail(EN_EIO, "remote", "the program transfer returned no path");
     return st;
 }
 
-/* ---- what comes ---- */
+/* ---- downloads ---- */
 
 static en_status set(char **field, const char *text)
 {
@@ -228,29 +227,29 @@ en_status eni_transfer_clear(const eni_config *config, int signal_fd)
     return run(&a, signal_fd, NULL);
 }
 
-/* ---- what goes ---- */
+/* ---- uploads ---- */
 
 struct eni_uploads {
     child process;
     int signal_fd;
-    pthread_t watcher; /* tells its death at once: a run may go on for days */
+    pthread_t watcher; /* reports its death at once: a run may go on for days */
     int stop_fd;       /* ends the watcher */
 };
 
-/* The watcher's thread. Whoever waits for all its children reaps it as before. */
+/* The watcher's thread. It does not reap the process, which `finish` does. */
 static void *watch(void *user)
 {
     const eni_uploads *t = user;
     struct pollfd watched[2] = {{t->process.answer_fd, 0, 0},
-                                {t->stop_fd, POLLIN, 0}}; /* it hangs up when it ends */
+                                {t->stop_fd, POLLIN, 0}}; /* hangs up when the process ends */
     siginfo_t how = {.si_status = 0};
     while (poll(watched, 2, -1) < 0 && errno == EINTR) {
     }
     if (watched[1].revents != 0 || waitid(P_PID, (id_t)t->process.pid, &how, WEXITED | WNOWAIT) != 0)
         return NULL;
     eni_error("remote",
-              "the program transfer (pid %d) has ended by %s %d: nothing goes to the bucket from now on; the "
-              "run goes on, and what it saves stays in --out",
+              "the program transfer (pid %d) has ended with %s %d: nothing more is uploaded; the run goes "
+              "on, and its files stay in --out",
               (int)t->process.pid, how.si_code == CLD_EXITED ? "exit code" : "signal", how.si_status);
     return NULL;
 }
@@ -274,7 +273,7 @@ static void stop_watcher(eni_uploads *t)
     close(t->stop_fd);
 }
 
-/* What is to be taken up: a file and a folder of --out, and where to. "": nothing. */
+/* The files to upload: a file and a folder of --out, and their URLs. "" if absent. */
 typedef struct outputs {
     char file[PATH_MAX], as[URL_BYTES], folder[PATH_MAX], into[URL_BYTES];
 } outputs;
@@ -284,10 +283,11 @@ static en_status check_out(const eni_config *c, const char *flag, const char *ur
     EN_TRY(eni_remote_url_parse(flag, url, parsed_out));
     if (c->out != NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%.200s needs --out=FOLDER: files lie there before they go to the bucket", flag, url);
+                    "%s=%.200s needs --out=FOLDER: files are written there before they are uploaded", flag,
+                    url);
 }
 
-/* The name behind the last '/'. No other file of --out ends so. */
+/* The name after the last '/'. No other file of --out ends in .safetensors. */
 static en_status name_of(const eni_remote_url *parsed, const char *url, const char **name_out)
 {
     static const char suffix[] = ".safetensors";
@@ -297,13 +297,13 @@ static en_status name_of(const eni_remote_url *parsed, const char *url, const ch
     if (parsed->key[0] != '\0' && length >= sizeof suffix &&
         strcmp(name + length - (sizeof suffix - 1), suffix) == 0)
         return EN_OK;
-    return eni_fail(EN_EINVAL, "remote",
-                    "--save=%.200s: give the whole key, and one that ends in .safetensors, as "
-                    "s3://%s/runs/weights.safetensors",
-                    url, parsed->bucket);
+    return eni_fail(
+        EN_EINVAL, "remote",
+        "--save=%.200s: give the whole key, ending in .safetensors, such as s3://%s/runs/weights.safetensors",
+        url, parsed->bucket);
 }
 
-/* Before anything is fetched: sets what is local. */
+/* Before anything is fetched: sets the local paths. */
 static en_status name_outputs(eni_config *c, outputs *o)
 {
     eni_remote_url parsed;
@@ -336,7 +336,7 @@ static en_status bring_newest(const eni_config *c, const outputs *o, int signal_
     return run(&a, signal_fd, path);
 }
 
-/* It says when it has found that it may. */
+/* It reports when it has found that it may write. */
 static en_status wait_until_ready(eni_uploads *t)
 {
     char ready = 0;
@@ -346,7 +346,7 @@ static en_status wait_until_ready(eni_uploads *t)
     const bool is_ready = watched[0].revents != 0 && read(t->process.answer_fd, &ready, 1) == 1;
     if (is_ready) return EN_OK;
     close(t->process.answer_fd);
-    const en_status ended = finish(&t->process, t->signal_fd, PATIENCE); /* it has said why */
+    const en_status ended = finish(&t->process, t->signal_fd, PATIENCE); /* it has logged why */
     return ended == EN_OK ? EN_EIO : ended;
 }
 
@@ -387,7 +387,7 @@ en_status eni_transfer_begin(eni_config *config, bool is_writer, int signal_fd, 
     return st;
 }
 
-/* The one that has ended the run, so that only the next one ends the waiting. 0: there is none. */
+/* The signal that ended the run, or 0: so only the next one ends the waiting. */
 static int take_signal(int signal_fd)
 {
     struct signalfd_siginfo info;
@@ -402,17 +402,17 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
     if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
     stop_watcher(uploads);
-    (void)has_signs(&uploads->process); /* nobody has looked since the run began */
+    (void)has_signs(&uploads->process); /* clears those given since the run began */
     const bool is_reported = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = take_signal(uploads->signal_fd);
     en_status st = finish(&uploads->process, uploads->signal_fd, END_MS);
-    if (first != 0) raise(first); /* blocked: it waits there again, for the exit code */
+    if (first != 0) raise(first); /* blocked: it is pending there again, for the exit code */
     if (st == EN_OK && !is_reported) st = EN_EIO;
     if (st != EN_OK)
-        eni_warn(
-            "remote",
-            "%s: what is not in the bucket yet is in --out; with --resume=auto the same line takes it up",
-            st == EN_EINTR ? "interrupted" : "not all was taken up");
+        eni_warn("remote",
+                 "%s: files that are not in the bucket yet are in --out; repeat the command with "
+                 "--resume=auto to upload them",
+                 st == EN_EINTR ? "interrupted" : "not all files were uploaded");
     eni_free(uploads);
     return st;
 }

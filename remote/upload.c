@@ -27,7 +27,7 @@ typedef struct upload {
 
 /* ---- requests ---- */
 
-/* Of one part, where `number` is not 0. */
+/* Begins a request for part `number`, or, if that is 0, for the whole upload. */
 static eni_remote_call *begin(const upload *u, const char *method, int number, en_status *st_out)
 {
     char text[16] = "";
@@ -40,7 +40,7 @@ static eni_remote_call *begin(const upload *u, const char *method, int number, e
     return NULL;
 }
 
-/* Of what lies at this place of the file. EN_EINTR: stopped. */
+/* Hashes this range of the file. EN_EINTR: stopped. */
 static en_status hash(const upload *u, uint64_t at, uint64_t end, char sha256_out[ENI_DIGEST_HEX])
 {
     const eni_remote_options *o = u->o;
@@ -56,10 +56,10 @@ static en_status hash(const upload *u, uint64_t at, uint64_t end, char sha256_ou
     }
     eni_digest_end(&digest, sha256_out);
     if (error == 0) return is_stopped ? EN_EINTR : EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
+    return eni_fail(EN_EIO, "remote", "cannot read the file to upload: %s", strerror(error));
 }
 
-/* The whole file, as number 0, or a part. */
+/* Sends the whole file, as number 0, or a part. */
 static en_status put(const upload *u, int number, uint64_t at, uint64_t bytes, char etag_out[ENI_ETAG])
 {
     en_status st;
@@ -84,11 +84,11 @@ static en_status begin_parts(upload *u)
     c->body = "";
     st = eni_remote_call_perform(c);
     if (st == EN_OK && !eni_upload_begun_read(c->text, c->length, u->id))
-        st = eni_fail(EN_EFORMAT, "remote", "%s: %s gives no id for its parts", u->place, u->o->place->host);
+        st = eni_fail(EN_EFORMAT, "remote", "%s: %s sent no upload id", u->place, u->o->place->host);
     return eni_remote_call_end(c, st);
 }
 
-/* EN_ENOENT: there is no upload of this id, or not any more. */
+/* EN_ENOENT: an upload with this id does not exist (any more). */
 static en_status end_parts(const upload *u, const char *xml, size_t length)
 {
     en_status st;
@@ -120,7 +120,7 @@ uint64_t eni_upload_part(uint64_t bytes, uint64_t least)
     return even <= least ? least : (even + MIB - 1) / MIB * MIB;
 }
 
-/* Not every file system can. */
+/* False: some file systems have no such attributes. */
 static bool note(const upload *u)
 {
     char text[PLACE_BYTES + ENI_UPLOAD_ID];
@@ -128,7 +128,7 @@ static bool note(const upload *u)
     return fsetxattr(u->fd, attribute, text, (size_t)length, 0) == 0;
 }
 
-/* What an earlier upload of the file has left there. */
+/* Removes the parts that an earlier upload of this file has left. */
 static void drop_noted(upload *u)
 {
     char text[PLACE_BYTES + ENI_UPLOAD_ID] = "";
@@ -137,23 +137,23 @@ static void drop_noted(upload *u)
     if (strncmp(text, u->place, place) != 0 || text[place] != '\n') return;
     snprintf(u->id, sizeof u->id, "%s", text + place + 1);
     if (drop_parts(u) == EN_OK)
-        eni_info("remote", "%s: the parts of an upload that was cut off are removed there", u->place);
+        eni_info("remote", "%s: removed the parts of an interrupted upload", u->place);
     u->id[0] = '\0';
 }
 
-/* All of them. *xml_out: the list that ends them, which the caller frees. */
+/* Sends all parts. *xml_out: the list that completes them, which the caller frees. */
 static en_status put_parts(const upload *u, uint64_t part, char **xml_out, size_t *length_out)
 {
     const uint64_t n = (u->bytes + part - 1) / part;
     const size_t room = (size_t)n * (ENI_ETAG + 80) + 80;
     char *xml = *xml_out = malloc(room), etag[ENI_ETAG];
-    if (xml == NULL) return eni_fail(EN_ENOMEM, "remote", "there is no memory for a list of parts");
+    if (xml == NULL) return eni_fail(EN_ENOMEM, "remote", "out of memory for a list of parts");
     size_t length = (size_t)snprintf(xml, room, "<CompleteMultipartUpload>");
     for (int number = 1; (uint64_t)number <= n; number++) {
         const uint64_t at = (uint64_t)(number - 1) * part, left = u->bytes - at;
         EN_TRY(put(u, number, at, left < part ? left : part, etag));
         if (etag[0] == '\0' || strpbrk(etag, "<>&") != NULL)
-            return eni_fail(EN_EFORMAT, "remote", "%s: %s gives no ETag for part %d", u->place,
+            return eni_fail(EN_EFORMAT, "remote", "%s: %s sent no ETag for part %d", u->place,
                             u->o->place->host, number);
         length += (size_t)snprintf(xml + length, room - length,
                                    "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", number, etag);
@@ -162,7 +162,7 @@ static en_status put_parts(const upload *u, uint64_t part, char **xml_out, size_
     return EN_OK;
 }
 
-/* EN_OK with an ETag of "" where nothing is, or where it may not be read. */
+/* EN_OK with an ETag of "" if the object does not exist, or may not be read. */
 static en_status look(const upload *u, eni_object *object_out, bool *may_read_out)
 {
     const en_status st = eni_remote_head(u->bucket, u->key, object_out);
@@ -173,7 +173,7 @@ static en_status look(const upload *u, eni_object *object_out, bool *may_read_ou
     return EN_OK;
 }
 
-/* Makes the parts the object, and sees that it is. */
+/* Joins the parts to the object, and checks it. */
 static en_status join_parts(const upload *u, const char *xml, size_t length)
 {
     eni_object before, after;
@@ -184,11 +184,11 @@ static en_status join_parts(const upload *u, const char *xml, size_t length)
     EN_TRY(look(u, &after, &may_read));
     if (ended == EN_ENOENT && strcmp(before.etag, after.etag) == 0)
         return eni_fail(EN_EIO, "remote",
-                        "%s: %s does not know its parts any more (HTTP 404), and has no new object: somebody "
-                        "has removed them, as a rule of the bucket does",
+                        "%s: %s no longer has its parts (HTTP 404), nor a new object: they were removed, for "
+                        "example by a lifecycle rule of the bucket",
                         u->place, u->o->place->host);
     if (!may_read || (after.etag[0] != '\0' && after.size == u->bytes)) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "%s has %llu bytes there instead of %llu", u->place,
+    return eni_fail(EN_EIO, "remote", "%s has %llu bytes in the bucket instead of %llu", u->place,
                     (unsigned long long)after.size, (unsigned long long)u->bytes);
 }
 
@@ -206,9 +206,9 @@ static en_status upload_parts(upload *u, uint64_t part)
     if (dropped == EN_OK)
         (void)fremovexattr(u->fd, attribute);
     else
-        eni_warn("remote", "%s: parts of it stay in the bucket (upload %.100s): %s", u->place, u->id,
+        eni_warn("remote", "%s: some of its parts stay in the bucket (upload %.100s): %s", u->place, u->id,
                  dropped == EN_EDENIED ? "these keys may not remove them (AbortMultipartUpload)"
-                 : is_noted            ? "the next upload of this file removes them"
+                 : is_noted            ? "the next upload of this file will remove them"
                             : "a rule of the bucket can remove them (AbortIncompleteMultipartUpload)");
     return st;
 }

@@ -12,10 +12,10 @@
 #include "core/options.h"
 #include "core/try.h"
 
-/* ---- the name of a thing ---- */
+/* ---- the name of an object ---- */
 
-/* What both services allow: 3 to 63 lower-case letters, digits, '-' and '.', a letter or digit at both ends. OSS has no '.'.
- */
+/* Names that both services allow: 3 to 63 lower-case letters, digits, '-' and '.', a letter or digit at both
+ * ends. OSS has no '.'. */
 static bool is_bucket(const char *name, size_t length, bool may_have_dots)
 {
     if (length < 3 || length >= ENI_REMOTE_NAME || name[0] == '-' || name[0] == '.' ||
@@ -28,7 +28,7 @@ static bool is_bucket(const char *name, size_t length, bool may_have_dots)
     return true;
 }
 
-/* Letters, digits, '-' and '.', as names in DNS have. */
+/* Letters, digits, '-' and '.', as in DNS names. */
 static bool is_host(const char *name, size_t length)
 {
     if (length == 0 || length >= ENI_REMOTE_HOST || name[0] == '.' || name[0] == '-') return false;
@@ -56,8 +56,8 @@ en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_ur
         url.kind = ENI_OSS;
     else
         return eni_fail(EN_EINVAL, "remote",
-                        "%s=%.200s: such URLs are not known; there are s3://BUCKET/PREFIX and "
-                        "oss://BUCKET.HOST/PREFIX, and paths of files",
+                        "%s=%.200s: unknown kind of URL; use s3://BUCKET/PREFIX, oss://BUCKET.HOST/PREFIX, "
+                        "or a path of files",
                         flag, text);
     const char *rest = strchr(text, ':') + 3, *slash = strchr(rest, '/');
     const size_t head = slash != NULL ? (size_t)(slash - rest) : strlen(rest);
@@ -65,15 +65,15 @@ en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_ur
     const size_t name = dot != NULL ? (size_t)(dot - rest) : head;
     if (!is_bucket(rest, name, url.kind == ENI_S3))
         return eni_fail(EN_EINVAL, "remote",
-                        "%s=%.200s: \"%.*s\" can be no bucket (3 to 63 lower-case letters, digits and '-'); "
-                        "it is written %s",
+                        "%s=%.200s: \"%.*s\" is not a valid bucket name (3 to 63 lower-case letters, digits "
+                        "and '-'); expected %s",
                         flag, text, name < 80 ? (int)name : 80, rest, how_written(url.kind));
     memcpy(url.bucket, rest, name);
     if (url.kind == ENI_OSS) {
         if (dot == NULL || !is_host(dot + 1, head - name - 1))
             return eni_fail(EN_EINVAL, "remote",
-                            "%s=%.200s: where is the bucket? Write oss://%s.HOST/PREFIX, with the HOST of "
-                            "its region, such as oss-cn-hangzhou.aliyuncs.com",
+                            "%s=%.200s has no host: write oss://%s.HOST/PREFIX, with the HOST of its region, "
+                            "such as oss-cn-hangzhou.aliyuncs.com",
                             flag, text, url.bucket);
         memcpy(url.host, dot + 1, head - name - 1);
     }
@@ -87,7 +87,7 @@ en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_ur
     return EN_OK;
 }
 
-/* ---- where requests go ---- */
+/* ---- the destination of requests ---- */
 
 /* A host of this machine, with or without a port. */
 static bool is_loopback(const char *host)
@@ -124,8 +124,8 @@ static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_
     const char *host = strstr(endpoint, "://");
     place->is_plain = strncmp(endpoint, "http://", 7) == 0;
     if (host == NULL || (!place->is_plain && strncmp(endpoint, "https://", 8) != 0))
-        return eni_fail(EN_EINVAL, "remote", "%s=%.200s: it is written https://HOST or https://HOST:PORT", by,
-                        endpoint);
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%.200s is invalid: expected https://HOST or https://HOST:PORT", by, endpoint);
     host += 3;
     const size_t length = strcspn(host, "/");
     const char *end = host + length;
@@ -133,14 +133,15 @@ static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_
         strcspn(host, "@?#%\\ \t\"'<>{}|^`") < length || !eni_is_text(host) ||
         !is_host_and_port(host, length))
         return eni_fail(EN_EINVAL, "remote",
-                        "%s=%.200s: only a host and a port, as https://HOST:PORT; no path, no user", by,
-                        endpoint);
+                        "%s=%.200s is invalid: expected only a host and a port, such as https://HOST:PORT; "
+                        "no path, no user",
+                        by, endpoint);
     memcpy(place->host, host, length);
     place->host[length] = '\0';
     if (!place->is_plain || is_loopback(place->host)) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%.200s: http:// is for this host only, since everyone on the way could read the "
-                    "data; give https://%.200s",
+                    "%s=%.200s: http:// is allowed for this host only, since others could read the data on "
+                    "its way; use https://%.200s",
                     by, endpoint, place->host);
 }
 
@@ -169,7 +170,7 @@ en_status eni_remote_endpoint_find(const eni_remote_url *url, const char *by, co
     if (url->kind == ENI_OSS) region_of_host(url->host, place.region);
     if (region != NULL && (url->kind == ENI_S3 || place.region[0] == '\0')) {
         if (!is_host(region, strlen(region)) || strlen(region) >= sizeof place.region)
-            return eni_fail(EN_EINVAL, "remote", "%s says \"%.80s\", and no region has such a name",
+            return eni_fail(EN_EINVAL, "remote", "%s has \"%.80s\", which is not a valid region name",
                             url->kind == ENI_S3 ? "AWS_REGION, AWS_DEFAULT_REGION or the profile"
                                                 : "OSS_REGION or the profile",
                             region);
@@ -177,13 +178,12 @@ en_status eni_remote_endpoint_find(const eni_remote_url *url, const char *by, co
     }
     if (place.region[0] == '\0' && url->kind == ENI_OSS)
         return eni_fail(EN_EINVAL, "remote",
-                        "oss://%s.%s: its region does not follow from the host's name; set OSS_REGION, such "
-                        "as cn-hangzhou",
+                        "oss://%s.%s: the host's name has no region; set OSS_REGION, such as cn-hangzhou",
                         url->bucket, url->host);
     if (place.region[0] == '\0') strcpy(place.region, "us-east-1");
     if (endpoint == NULL) {
         char host[2 * ENI_REMOTE_HOST];
-        /* A name with dots does not fit the one star in the certificates of S3. */
+        /* The wildcard in the certificates of S3 does not match a name with dots. */
         place.has_bucket_in_path = url->kind == ENI_S3 && strchr(url->bucket, '.') != NULL;
         if (url->kind == ENI_OSS)
             snprintf(host, sizeof host, "%s.%s", url->bucket, url->host);
@@ -192,14 +192,14 @@ en_status eni_remote_endpoint_find(const eni_remote_url *url, const char *by, co
                      place.has_bucket_in_path ? "" : url->bucket, place.has_bucket_in_path ? "" : ".",
                      place.region, strncmp(place.region, "cn-", 3) == 0 ? ".cn" : "");
         if (strlen(host) >= sizeof place.host)
-            return eni_fail(EN_EINVAL, "remote", "the host \"%.200s\" has too long a name", host);
+            return eni_fail(EN_EINVAL, "remote", "the host name \"%.200s\" is too long", host);
         strcpy(place.host, host);
     }
     *place_out = place;
     return EN_OK;
 }
 
-/* ---- as bytes of a URL ---- */
+/* ---- encoding in URLs ---- */
 
 bool eni_url_add(char *out, size_t bytes, const char *text, bool keeps_slash)
 {

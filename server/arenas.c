@@ -1,5 +1,5 @@
 /* arenas.c - the memory that psd and the workers on its host share: psd's weights, which they map, and their
- * arenas, which one thread takes at an abstract socket. */
+ * arenas, which one thread receives at an abstract socket. */
 #include "server/arenas.h"
 
 #include <errno.h>
@@ -33,20 +33,20 @@ static en_status make(eni_weights *weights)
     void *at = mmap(NULL, weights->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, weights->fd, 0);
     if (at == MAP_FAILED)
         return eni_fail(EN_ENOMEM, "weights",
-                        "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
+                        "cannot map %llu bytes: %s; use less memory (model), or raise ulimit -v",
                         (unsigned long long)weights->bytes, strerror(errno));
     weights->vector = at;
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
     if (fcntl(weights->fd, F_ADD_SEALS, seals) == 0) return EN_OK;
     eni_info("weights",
-             "this kernel cannot keep the workers from writing psd's weights (%s): they get copies",
+             "this kernel cannot write-protect psd's weights against the workers (%s): they get copies",
              strerror(errno));
     return EN_EUNSUPPORTED;
 }
 
 en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
 {
-    if (elements > MAX_ELEMENTS) { /* a worker said so */
+    if (elements > MAX_ELEMENTS) { /* the number comes from a worker */
         return eni_fail(EN_ENOMEM, "weights", "%llu elements are more than a process can address",
                         (unsigned long long)elements);
     }
@@ -72,7 +72,7 @@ void eni_weights_close(eni_weights *weights)
 
 /* ---- the workers' memory ------------------------------------------------------------------------------- */
 
-/* A worker comes again when psd 0 was lost and psd 1 was not. */
+/* A worker hands over again when psd 0 was lost and psd 1 was not. */
 enum { OLD_RINGS = 256, DOORBELLS = ENI_FDPASS_MAX - 1 };
 
 struct eni_arenas {
@@ -85,11 +85,11 @@ struct eni_arenas {
     ino_t *inode;               /* (nranks) of the memory behind the arena */
     int doorbell_fd[DOORBELLS]; /* (own_shards) unless there are too many */
     int ndoorbells;
-    eni_shm_ring *old[OLD_RINGS]; /* a shard may be in them */
+    eni_shm_ring *old[OLD_RINGS]; /* a shard may still read them */
     int nold;
 };
 
-/* Maps what a worker handed over; the status is the answer to it. */
+/* Maps the memory that a worker handed over; the status is the answer to the worker. */
 static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
     const uint32_t epoch = atomic_load(&arenas->epoch);
@@ -105,7 +105,7 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     }
     if (fstat(fd, &info) != 0) return EN_EIO;
     if (atomic_load_explicit(&arenas->handed[hello->rank].arena, memory_order_relaxed)) {
-        if (arenas->inode[hello->rank] == info.st_ino) return EN_OK; /* it found psd again */
+        if (arenas->inode[hello->rank] == info.st_ino) return EN_OK; /* it reconnected to psd */
         eni_warn("arenas", "refused a second arena for rank %d", hello->rank);
         return EN_EMEMBER;
     }
@@ -116,14 +116,14 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
         eni_arena_close(arena);
         return EN_EPROTO;
     }
-    eni_arena_touch(arena, ENI_SLOT_GRAD); /* now, and not in the first pushes */
+    eni_arena_touch(arena, ENI_SLOT_GRAD); /* now, rather than in the first pushes */
     eni_arena_touch(arena, ENI_SLOT_INBOX);
     arenas->inode[hello->rank] = info.st_ino;
     atomic_store_explicit(&arenas->handed[hello->rank].arena, arena, memory_order_release);
     return EN_OK;
 }
 
-/* Maps a worker's ring. false: it goes on by socket. */
+/* Maps a worker's ring. False: the worker continues by socket. */
 static bool take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
     eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->handed[hello->rank].ring, memory_order_relaxed);
@@ -135,7 +135,7 @@ static bool take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
     return true;
 }
 
-/* One worker: its descriptors and a hello in; a status, our weights and doorbells out. */
+/* Serves one worker: receives its descriptors and hello; sends a status, our weights and doorbells. */
 static void serve(eni_arenas *arenas, int fd)
 {
     const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
@@ -168,13 +168,13 @@ static void *accept_workers(void *user)
         const en_status st =
             eni_fdpass_accept(arenas->listen_fd, &arenas->config.token, INT64_MAX, arenas->stop_fd, &fd);
         if (st == EN_ETIMEOUT) continue;
-        if (st != EN_OK) return NULL; /* stopped; or the socket broke, which was logged */
+        if (st != EN_OK) return NULL; /* stopped; or the socket failed, which was logged */
         serve(arenas, fd);
         close(fd);
     }
 }
 
-/* With more shards than fit into one message none has a doorbell. */
+/* With more shards than fit into one message no shard has a doorbell. */
 static bool open_doorbells(eni_arenas *arenas)
 {
     if (arenas->config.own_shards > DOORBELLS) return true;
@@ -220,7 +220,7 @@ en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_
         *arenas_out = arenas;
         return EN_OK;
     }
-    eni_error("arenas", "cannot start the thread that takes the workers' memory");
+    eni_error("arenas", "cannot start the thread that receives the workers' memory");
 free_all:
     free_arenas(arenas);
     return st;

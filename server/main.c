@@ -15,8 +15,8 @@
 #include "runtime/net/host_info.h"
 #include "server/psd.h"
 
-/* A connection a worker, shard and server, and as many unauthenticated peers: the soft limit of 1,024 is soon
- * reached. */
+/* One connection per worker, shard and server, and as many unauthenticated peers: the soft limit of 1,024 is
+ * soon reached. */
 static void raise_file_limit(void)
 {
     struct rlimit files;

@@ -1,5 +1,5 @@
-/* psd.c - the parameter server of one run: its shards, what it leaves for a psd that takes its place, the
- * leader or the member (psd 1 and up) that it is, and the end. */
+/* psd.c - the parameter server of one run: its shards, the state that it leaves for its successor, its role
+ * as leader (psd 0) or member, and the end. */
 #include "server/psd.h"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@
 #include "runtime/spec/strategies.h"
 #include "server/state.h"
 
-/* Of all servers' shards, which are our own. */
+/* The shards of all servers, and our own among them. */
 typedef struct shares {
     int32_t server, nservers, nshards, own, first;
 } shares;
@@ -33,11 +33,11 @@ enum { TOKEN_PATH = 512 };
 
 typedef struct job_token {
     eni_token value;
-    char path[TOKEN_PATH]; /* written by us; "": not ours to remove */
-    int lock;              /* on it while we live; -1: none */
+    char path[TOKEN_PATH]; /* written by us; "" if it is not ours to remove */
+    int lock;              /* held on it while we live; -1: none */
 } job_token;
 
-/* Who leads: a shard that fails may be faster than main, so all is under `lock`. */
+/* The leader or member. A shard may fail before main has set it, so all is under `lock`. */
 typedef struct lead {
     pthread_mutex_t lock;
     eni_leader *leader; /* psd 0 */
@@ -49,16 +49,16 @@ typedef struct lead {
 typedef struct kept {
     eni_state *state;
     eni_journal *journal;
-    eni_run_file *past; /* the previous incarnation; NULL: this is the first */
+    eni_run_file *past; /* the previous incarnation; NULL if this is the first */
 } kept;
 
-/* One run. Whoever opens the shards (the leader's thread; of psd 1 and up the member's) fills the lower half;
- * main reads it after that thread has ended. */
+/* One run. The lower half is filled by the thread that opens the shards (the leader's; for psd 1 and up the
+ * member's); main reads it after that thread has ended. */
 typedef struct eni_psd {
     const eni_config *config;
     const en_strategy *strategy;
-    eni_hook_guard *hooks; /* of this process; NULL: nobody watches */
-    int32_t nranks;        /* that there can be */
+    eni_hook_guard *hooks; /* of this process; NULL if unwatched */
+    int32_t nranks;        /* that may ever join */
     shares share;
     char name[32];        /* "psd", "psd 1" */
     const char *version;  /* of this program */
@@ -78,11 +78,11 @@ typedef struct eni_psd {
     eni_arenas *arenas;
     eni_shard **shards; /* (share.own) */
     uint8_t *is_client; /* (nranks) */
-    eni_run_spec *told; /* what the workers are told */
+    eni_run_spec *told; /* sent to the workers */
     char *report;       /* freed with free() */
 } eni_psd;
 
-/* That the run begins with. */
+/* The ranks that the run begins with. */
 static int32_t first_ranks(const eni_psd *psd)
 {
     return (int32_t)psd->config->world_size;
@@ -97,7 +97,7 @@ static void set_shards(eni_psd *psd, int32_t own_shards)
     psd->share.first = psd->share.server * own_shards;
 }
 
-/* `key`, of shard or server `number`. */
+/* Adds `key` for shard or server `number` to the data for the workers. */
 static en_status tell(eni_psd *psd, const char *key, int32_t number, const char *value)
 {
     char numbered[32];
@@ -105,7 +105,7 @@ static en_status tell(eni_psd *psd, const char *key, int32_t number, const char 
     return eni_run_spec_add(psd->told, numbered, value);
 }
 
-/* Under the lock, so that who is told is there until he has heard it. */
+/* Under the lock, so that the leader or member cannot be freed meanwhile. */
 static void tell_failure(const lead *to)
 {
     if (!to->failure[0]) return;
@@ -113,7 +113,7 @@ static void tell_failure(const lead *to)
     if (to->member) eni_member_abort(to->member, to->failure);
 }
 
-/* On a shard's thread; main may not know yet whom to tell, and then does it itself. */
+/* On a shard's thread. If main has not set the leader or member yet, it reports the failure when it does. */
 static void on_shard_failure(void *user, const char *reason)
 {
     eni_psd *psd = user;
@@ -123,7 +123,7 @@ static void on_shard_failure(void *user, const char *reason)
     pthread_mutex_unlock(&psd->lead.lock);
 }
 
-/* Main knows now. */
+/* Sets the leader or member, and reports a failure that came before. */
 static void set_lead(eni_psd *psd, eni_leader *leader, eni_member *member)
 {
     pthread_mutex_lock(&psd->lead.lock);
@@ -133,8 +133,9 @@ static void set_lead(eni_psd *psd, eni_leader *leader, eni_member *member)
     pthread_mutex_unlock(&psd->lead.lock);
 }
 
-/* Shards are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
- * to a worker. Who listens on all interfaces tells the one towards the first worker of another host. */
+/* Shards are bound and announced by number: ZeroMQ takes names for interfaces, and a name may mean another
+ * address to a worker. A psd that listens on all interfaces announces the one towards the first worker of
+ * another host. */
 static en_status choose_host(const eni_psd *psd, const eni_world_info *world, char host_out[ENI_HOST_MAX])
 {
     eni_own_address own;
@@ -144,7 +145,7 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
         memcpy(host_out, own.host, sizeof own.host);
         return EN_OK;
     }
-    memcpy(host_out, psd->host, sizeof psd->host); /* clients that are no workers do not say */
+    memcpy(host_out, psd->host, sizeof psd->host); /* clients other than workers have no data address */
     for (int32_t r = 0; r < world->nranks; r++) {
         const eni_peer *peer = &world->peers[r];
         const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
@@ -157,8 +158,8 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     return EN_OK;
 }
 
-/* Large weights are bound by what one core loads and stores, and while the workers wait theirs are idle; for
- * small ones a second shard only means twice the messages (docs/performance.md). */
+/* One core's loads and stores limit large weights, and the workers' cores are idle while they wait; for small
+ * weights a second shard only doubles the messages (docs/performance.md). */
 static void choose_shards(eni_psd *psd)
 {
     enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
@@ -202,20 +203,20 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
     return tell(psd, "shard", config.index, endpoint);
 }
 
-/* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate. */
+/* Shares the weights with the workers of this host, if they are in one piece: one psd, no wire to emulate. */
 static en_status share_weights(eni_psd *psd)
 {
     if (!(psd->strategy->flags & EN_ROUNDS) || psd->config->transport == ENI_TRANSPORT_TCP || psd->shaper)
         return EN_OK;
     if (psd->share.nservers > 1) {
-        eni_debug("psd", "%d servers have the weights in pieces: workers get copies", psd->share.nservers);
+        eni_debug("psd", "%d servers hold the weights in pieces: workers get copies", psd->share.nservers);
         return EN_OK;
     }
     const en_status st = eni_weights_open(psd->setup.elements, &psd->weights);
     return st == EN_EUNSUPPORTED ? EN_OK : st;
 }
 
-/* The run goes on without this rank: leader_config.on_left, and member_config's. */
+/* The run goes on without this rank: on_left of leader_config and member_config. */
 static void lose(void *user, int32_t rank)
 {
     const eni_psd *psd = user;
@@ -229,7 +230,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
     psd->told = eni_alloc(sizeof *psd->told);
     if (psd->shards == NULL || psd->is_client == NULL || psd->told == NULL) return EN_ENOMEM;
-    /* All, or where leaders are the clients the first of every host. */
+    /* All ranks, or, where leaders are the clients, the first of every host. */
     for (int32_t r = 0; r < psd->nranks; r++) {
         psd->is_client[r] = 1;
         for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
@@ -267,7 +268,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     return eni_run_spec_add_whole(psd->told, "state-every", (uint64_t)psd->config->state_every);
 }
 
-/* Somebody's own plugin, given by its path. */
+/* Whether the strategy is a plugin given by its path. */
 static bool is_foreign(const eni_psd *psd)
 {
     char word[ENI_PLUGIN_WORD_MAX];
@@ -314,9 +315,9 @@ static void add_report(eni_psd *psd, const char *tag, const eni_blob *others, si
     if (psd->report != NULL) *own_out = (eni_blob){(const uint8_t *)psd->report, strlen(psd->report)};
 }
 
-/* ---- how psd comes back -------------------------------------------------------------------------------- */
+/* ---- coming back --------------------------------------------------------------------------------------- */
 
-/* What the folder says, as the leader wants it. */
+/* Restores the leader's part of the folder's state. */
 static en_status revive(eni_psd *psd)
 {
     eni_run_file *past = psd->kept.past;
@@ -326,7 +327,7 @@ static en_status revive(eni_psd *psd)
         return eni_fail(
             EN_EINVAL, "psd",
             "%s holds the state of another run (%s, workers: %d, shards: %d, by version %s): this psd was "
-            "started for %s, workers: %d, shards: %d; take the folder away to begin anew",
+            "started for %s, workers: %d, shards: %d; remove the folder to begin anew",
             eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
             past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
             psd->share.nshards);
@@ -334,26 +335,27 @@ static en_status revive(eni_psd *psd)
     EN_TRY(
         eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, false, &psd->kept.journal));
     eni_journal_fold(psd->kept.journal, &past->revived);
-    eni_info("psd", "%s: going on with the run of %d worker%s, epoch %u, %llu micro-batches handed out",
+    eni_info("psd", "%s: continuing the run of %d worker%s, epoch %u, %llu micro-batches handed out",
              eni_state_path(psd->kept.state), psd->nranks, psd->nranks == 1 ? "" : "s",
              past->revived.epoch + 1, (unsigned long long)past->revived.claimed);
     return EN_OK;
 }
 
 /* Opens the folder, and reads the previous incarnation if there was one. EN_EMISMATCH, EN_EFORMAT and others,
- * logged: there is something of no use. */
+ * logged: its state cannot be used. */
 static en_status open_state(eni_psd *psd)
 {
     if (psd->config->state == NULL) return EN_OK;
     if (psd->share.nservers > 1)
-        return eni_fail(EN_EINVAL, "psd",
-                        "--state with --servers=%d: a psd among several cannot come back yet",
-                        psd->share.nservers);
+        return eni_fail(
+            EN_EINVAL, "psd",
+            "--state is not supported with --servers=%d: a psd among several cannot come back yet",
+            psd->share.nservers);
     EN_TRY(eni_state_open(psd->config->state, &psd->kept.state));
     const en_status st = eni_run_file_read(psd->kept.state, &psd->kept.past);
     if (st == EN_OK) return revive(psd);
     if (st != EN_ENOENT) return EN_EINVAL;
-    eni_state_clear(psd->kept.state); /* of a run that had not begun */
+    eni_state_clear(psd->kept.state); /* left by a run that had not begun */
     return EN_OK;
 }
 
@@ -401,7 +403,7 @@ static void on_ask(void *user, const char *tag, eni_blob *own_out)
     add_report(user, tag, NULL, 0, own_out);
 }
 
-/* --token-file, or where psd 0, which listens on `port`, leaves it. */
+/* The path of --token-file, or of the file that psd 0, which listens on `port`, leaves. */
 static en_status name_token(const eni_psd *psd, uint16_t port, char path_out[TOKEN_PATH])
 {
     char folder[256];
@@ -413,7 +415,7 @@ static en_status name_token(const eni_psd *psd, uint16_t port, char path_out[TOK
     return eni_token_path(folder, port, path_out, TOKEN_PATH);
 }
 
-/* psd 0 may be started after us. */
+/* Waits for the file, since psd 0 may be started after us. */
 static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t deadline_ns)
 {
     const eni_config *c = psd->config;
@@ -423,7 +425,7 @@ static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t dea
     while (access(path, F_OK) != 0) {
         if (eni_now_ns() > deadline_ns)
             return eni_fail(EN_ENOENT, "psd",
-                            "no token at %s: is psd 0 running on this host, by the same user? Else copy its "
+                            "no token at %s: is psd 0 running on this host, as the same user? Else copy its "
                             "token file here and give --token-file",
                             path);
         eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
@@ -504,22 +506,22 @@ static en_status find_strategy(eni_psd *p, const char *plugins)
 {
     if (p->config->strategy == NULL)
         return eni_fail(EN_EINVAL, "psd",
-                        "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
+                        "no strategy: give --strategy=ps-sync, or another of `entrain strategies`");
     const char *options = eni_spec_options(p->config->strategy);
     EN_TRY(eni_strategy_find(plugins, p->config->strategy, &p->strategy));
     if (options[0]) EN_TRY(eni_options_new(p->strategy, options, &p->options));
     if (p->strategy->flags & EN_STORE_ON_SERVERS) return EN_OK;
     return eni_fail(EN_EINVAL, "psd",
-                    "%s keeps nothing on a server: its workers need no psd, only each other",
+                    "%s stores nothing on a server: its workers need no psd, only each other",
                     p->strategy->name);
 }
 
-/* The token: inherited, from a file, or a fresh one that is left where workers of this user look. */
+/* Finds the token: inherited, from a file, or a new one that is left where workers of this user look. */
 static en_status find_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     if (c->token_fd >= 0) EN_TRY(eni_token_read_fd((int)c->token_fd, &p->token.value));
-    if (p->kept.past) p->token.value = p->kept.past->attributes.token; /* the workers know no other */
+    if (p->kept.past) p->token.value = p->kept.past->attributes.token; /* the workers know only this one */
     if (c->token_fd >= 0 || p->kept.past) return EN_OK;
     if (c->token_file && access(c->token_file, F_OK) == 0)
         return eni_token_read(c->token_file, &p->token.value);
@@ -527,12 +529,12 @@ static en_status find_token(eni_psd *p)
     return EN_OK;
 }
 
-/* Written when the port is known. */
+/* Called once the port is known. */
 static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     char path[TOKEN_PATH];
-    /* Newcomers have inherited nothing, and who asks for other workers must find it, too. */
+    /* Newcomers inherit no token, and `entrain join` and `leave` must find it, too. */
     if (c->token_fd >= 0 && c->max_workers == 0 && c->takes == NULL) return EN_OK;
     if (c->token_file != NULL && access(c->token_file, F_OK) == 0) return EN_OK;
     EN_TRY(name_token(p, p->listen.port, path));
@@ -541,7 +543,7 @@ static en_status leave_token(eni_psd *p)
     return EN_OK;
 }
 
-/* The workers' --server-timeout, which a psd that comes back knows from their key-values. */
+/* The workers' --server-timeout; a psd that comes back has it in their key-values. */
 static int64_t server_timeout(const eni_psd *p)
 {
     int64_t ns = 0;
@@ -607,7 +609,7 @@ static en_status start_leader(eni_psd *p)
     return EN_OK;
 }
 
-/* What to paste in the other terminals. */
+/* Prints the commands to paste into the other terminals. */
 static void print_lines(const eni_psd *p)
 {
     char address[ENI_ADDRESS_TEXT], psd[4096], worker[4096], rest[4200];
@@ -626,22 +628,24 @@ static void print_lines(const eni_psd *p)
                psd, address, k, p->share.nservers, p->share.own, p->config->strategy, first_ranks(p), rest);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
            first_ranks(p), rest);
-    if (first_ranks(p) > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", first_ranks(p) - 1);
+    if (first_ranks(p) > 1) printf("(one terminal per worker, --rank=0 to --rank=%d)\n", first_ranks(p) - 1);
     fflush(stdout);
 }
 
-/* Which psd of how many, and which shards are its own. */
+/* Reads which psd of how many this is, and which shards are its own. */
 static en_status count_servers(eni_psd *p)
 {
     const eni_config *c = p->config;
-    if (c->world_size < 1) return eni_fail(EN_EINVAL, "psd", "how many workers? Give --world-size=N");
+    if (c->world_size < 1)
+        return eni_fail(EN_EINVAL, "psd", "unknown number of workers: give --world-size=N");
     if (c->server_rank >= c->servers)
-        return eni_fail(EN_EINVAL, "psd", "--server-rank=%lld: with --servers=%lld the last one is %lld",
+        return eni_fail(EN_EINVAL, "psd",
+                        "--server-rank=%lld is out of range: with --servers=%lld the last one is %lld",
                         (long long)c->server_rank, (long long)c->servers, (long long)c->servers - 1);
     if ((c->server_rank > 0) != (c->leader != NULL))
         return eni_fail(
             EN_EINVAL, "psd",
-            "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by --leader=tcp://HOST:PORT",
+            "--server-rank=%lld, %s: psd 0 leads, every other psd joins it with --leader=tcp://HOST:PORT",
             (long long)c->server_rank, c->leader ? c->leader : "no --leader");
     if (c->servers * c->shards > ENI_SHARDS_MAX)
         return eni_fail(
@@ -661,7 +665,7 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     const eni_config *c = p->config;
     EN_TRY(count_servers(p));
     if (p->share.server > 0) eni_log_set_who(p->name);
-    EN_TRY(eni_folder_check("--out", c->out)); /* rank 0 makes it too; --trace may lie in it */
+    EN_TRY(eni_folder_check("--out", c->out)); /* rank 0 makes it too; --trace may be in it */
     EN_TRY(eni_target_check("--trace", c->trace));
     if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->share.server, MAX_SPANS)))
         return EN_ENOMEM;
@@ -679,8 +683,7 @@ static en_status open_psd(eni_psd *p, const char *plugins)
 
 /* The leader's thread opens shards and asks them for figures; a shard that fails calls the leader. So the
  * leader ends first (by itself, within the seconds of its goodbyes), then the shards, and only then it is
- * freed. A member's thread does the same as the leader's, but ends only when it is closed: the shards forget
- * it before. */
+ * freed. A member's thread does the same, but ends only when it is closed: so the shards forget it first. */
 static void stop_threads(eni_psd *p)
 {
     eni_member *member = p->lead.member;
@@ -708,7 +711,7 @@ static void close_psd(eni_psd *p)
     eni_free(p->shards);
     eni_journal_close(p->kept.journal);
     if (p->kept.state && (p->lead.leader || p->kept.past == NULL))
-        eni_state_clear(p->kept.state); /* it is over */
+        eni_state_clear(p->kept.state); /* the run is over */
     eni_state_close(p->kept.state);
     eni_run_file_free(p->kept.past);
     eni_options_free(p->options);
@@ -718,19 +721,19 @@ static void close_psd(eni_psd *p)
     pthread_mutex_destroy(&p->lead.lock);
 }
 
-/* A signal is a wish: the run ends early and in good order, or else at once. */
+/* A signal requests an early end: in good order if possible, or else at once. */
 static en_status end_early(eni_psd *p)
 {
-    eni_leader_stop_run(p->lead.leader, "psd was told to end");
+    eni_leader_stop_run(p->lead.leader, "psd was asked to end");
     eni_leader_wait(p->lead.leader, eni_now_ns() + STOP_MS * ENI_MILLI, -1);
     if (!eni_leader_is_over(p->lead.leader)) {
-        eni_leader_abort(p->lead.leader, "psd was told to end");
+        eni_leader_abort(p->lead.leader, "psd was asked to end");
         eni_leader_wait(p->lead.leader, eni_now_ns() + ENI_SECOND / 4, -1);
     }
     return EN_EINTR;
 }
 
-/* Waits for the end, and says how it came. */
+/* Waits for the end, and reports how it came. */
 static en_status serve(eni_psd *p)
 {
     en_status st = eni_leader_wait(p->lead.leader, INT64_MAX, p->signal_fd);
@@ -741,7 +744,7 @@ static en_status serve(eni_psd *p)
         eni_failure_write((int)p->config->result_fd, &outcome.death);
     if (st != EN_OK && p->net) eni_net_abort(p->net);
     if (st != EN_OK && st != EN_EINTR && outcome.reason[0] == 0)
-        eni_error("psd", "%s", en_status_str(st)); /* else the leader has said it */
+        eni_error("psd", "%s", en_status_str(st)); /* else the leader has logged it */
     return st;
 }
 
@@ -752,7 +755,7 @@ en_status eni_psd_run(const eni_config *config, const char *version, const char 
         .config = config, .version = version, .hooks = hooks, .token.lock = -1, .signal_fd = signal_fd};
     pthread_mutex_init(&p.lead.lock, NULL);
     en_status st = open_psd(&p, plugins);
-    if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
+    if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: the command must change */
     if (st == EN_OK) st = p.lead.member ? await_end(&p) : serve(&p);
     stop_threads(&p); /* no shard may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);

@@ -1,4 +1,4 @@
-/* psd_report.c - what the servers add to the last gather ("result"): one JSON object.
+/* psd_report.c - the servers' part of the last gather ("result"): one JSON object.
  *
  * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "per_shard": [{..}, ..], ..}
  *
@@ -19,7 +19,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-/* With more workers than that their histograms would not fit into a blob. */
+/* The histograms of more workers would not fit into a blob. */
 enum { DETAILED_RANKS = 64 };
 
 /* The report under construction: sums over shards, and over servers. */
@@ -27,15 +27,15 @@ typedef struct draft {
     int32_t nranks, nshards, server;
     en_status status;
     uint64_t nservers, parts;
-    eni_store_stats did; /* updates: touches too */
+    eni_store_stats did; /* updates includes touches */
     eni_shard_figures figures;
     double cpu_seconds; /* of other servers, as the next one */
     uint64_t max_rss;
-    eni_store_client_stats all, *rank; /* (nranks) bytes_in: both ways */
+    eni_store_client_stats all, *rank; /* (nranks) bytes_in: both directions */
     json_t *shards;
 } draft;
 
-/* A number of the report: where it lies in what it is of. */
+/* A number of the report, and its offset in its struct. */
 typedef struct count {
     const char *key;
     size_t at;
@@ -55,7 +55,7 @@ static const count totals[] = {{"parts", offsetof(draft, parts)},
                                {"wait_ns", offsetof(draft, figures.wait_ns)},
                                {NULL, 0}};
 
-/* Why: of "refused" the first five, and connections that were closed. */
+/* The reasons: the first five of "refused", and connections that were closed. */
 static const count reasons[] = {{"token", offsetof(draft, figures.refusals.token)},
                                 {"member", offsetof(draft, figures.refusals.member)},
                                 {"unknown", offsetof(draft, figures.refusals.unknown)},
@@ -64,7 +64,7 @@ static const count reasons[] = {{"token", offsetof(draft, figures.refusals.token
                                 {"evicted", offsetof(draft, figures.wire.evicted)},
                                 {NULL, 0}};
 
-/* Of a worker, or of all. */
+/* The counts of one worker, or of all. */
 static const count per_client[] = {{"pushes", offsetof(eni_store_client_stats, pushes)},
                                    {"samples_applied", offsetof(eni_store_client_stats, applied)},
                                    {"samples_dropped", offsetof(eni_store_client_stats, dropped)},
@@ -76,7 +76,7 @@ static const count per_client[] = {{"pushes", offsetof(eni_store_client_stats, p
 
 /* ---- adding up ----------------------------------------------------------------------------------------- */
 
-/* Two that consist of 64-bit whole numbers. */
+/* Adds structs of 64-bit whole numbers. */
 static void add(void *into, const void *more, size_t bytes)
 {
     uint64_t *to = into;
@@ -95,7 +95,7 @@ static en_status add_client(eni_store_client_stats *into, const eni_store_client
     return eni_histogram_merge(&into->steady, &from->steady);
 }
 
-/* One shard's own figures, and what --state has cost it. */
+/* One shard's own figures, and the cost of --state. */
 static json_t *shard_json(const draft *d, const eni_shard_figures *figures)
 {
     const eni_snapshot_figures *state = &figures->snapshots;
@@ -133,7 +133,7 @@ static void visit_shard(void *user, const eni_store *store, const eni_shard_figu
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Counted per partition, told per model. */
+/* A count per partition as a count per model. */
 static uint64_t per_model(const draft *d, uint64_t sum)
 {
     if (d->server > 0) return sum; /* psd 0 divides */
@@ -214,7 +214,7 @@ static void client_fini(eni_store_client_stats *client)
     eni_histogram_fini(&client->steady);
 }
 
-/* ---- the other servers' -------------------------------------------------------------------------------- */
+/* ---- parts of the other servers ------------------------------------------------------------------------ */
 
 static void add_counts(void *to, const count *counts, const json_t *o)
 {
@@ -222,7 +222,7 @@ static void add_counts(void *to, const count *counts, const json_t *o)
         *(uint64_t *)(void *)((char *)to + counts->at) += eni_json_int_of(o, counts->key);
 }
 
-/* The bins say all but what lies beyond the last one. */
+/* The bins have everything but values beyond the last one. */
 static en_status add_histogram(eni_histogram *into, const json_t *o)
 {
     const json_t *bins = json_object_get(o, "histogram");
@@ -282,7 +282,7 @@ static en_status add_others(draft *d, const eni_blob *others, size_t n)
         const en_status st = part ? add_part(d, part) : EN_EPROTO;
         json_decref(part);
         if (st == EN_OK) continue;
-        return eni_fail(st, "report", "psd %zu sent no report", i + 1);
+        return eni_fail(st, "report", "the report of psd %zu is missing or invalid", i + 1);
     }
     return EN_OK;
 }

@@ -1,10 +1,10 @@
-/* serve.c - what a shard does with a message, and what it answers, by the way on which the client asked.
+/* serve.c - a shard's messages, and their answers, which go the way on which the client asked.
  *
  *     HELLO   is checked against the token and this run; from then on the connection speaks for its rank
  *     others  are believed only over that connection, and wait until an emulated wire would deliver them;
  *             CALL, INIT, SNAPSHOT and FINISHED become events of the store, whose actions become answers
  *
- * Members and timers of the store are its events too, so they stand here. */
+ * Members and timers are events of the store too, so they are here. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,15 +19,15 @@
 #include "server/shard_impl.h"
 
 enum {
-    DELAY_MAX_S = 10,    /* no stamp makes us keep a message for longer */
-    DELAY_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
-    TRY_AGAIN_MS = 5     /* a call that is sent again waits so long for rank 0's INIT to be, too */
+    DELAY_MAX_S = 10,    /* the longest that a stamp can delay a message */
+    DELAY_MAX = 1 << 16, /* messages delayed at once; those beyond are handled as they arrive */
+    TRY_AGAIN_MS = 5 /* the interval at which a repeated call waits for rank 0's INIT to be repeated, too */
 };
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
 /* The version buffer of `data`, acquired, if these are a partition's live weights and long enough for ZeroMQ
- * to send them where they lie. NULL: they are copied. */
+ * to send them in place. NULL: they are copied. */
 static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
 {
     if (data == NULL || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
@@ -35,7 +35,7 @@ static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, c
     return eni_store_acquire(shard->store, header->bucket);
 }
 
-/* A client's address, as a packet of its own has it: by socket. */
+/* A client's address by socket, as a packet of its own has it. */
 static eni_packet socket_of(const eni_shard *shard, int32_t rank)
 {
     eni_packet to = {.header = {.rank = rank}, .source = -1, .route_bytes = shard->route[rank].bytes};
@@ -48,14 +48,14 @@ static const eni_arena *arena_of(const eni_shard *shard, int32_t rank)
     return atomic_load_explicit(&shard->handed[rank].arena, memory_order_acquire);
 }
 
-/* Through the client's ring. false: it must go by socket. */
+/* Posts to the client's ring. False: it must go by socket. */
 static bool post_to_ring(eni_shard *shard, const eni_header *header)
 {
     eni_shm_ring *ring = eni_shard_ring(shard, header->rank);
     return ring && eni_shm_ring_answer(ring, (uint32_t)shard->config.index, header) == EN_OK;
 }
 
-/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
+/* Sends one message; a client that is gone is left to the control plane. `data` is the store's again when
  * this returns: acquired weights keep their bytes, all else is copied. `to` without a route: by ring, to the
  * header's rank. */
 static void post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data)
@@ -75,7 +75,7 @@ static void post(eni_shard *shard, const eni_packet *to, eni_header *header, con
         by_socket = socket_of(shard, header->rank);
         to = &by_socket;
     }
-    if (to->route_bytes == 0) return; /* it has not found this psd yet, and will ask again */
+    if (to->route_bytes == 0) return; /* it has not reconnected yet, and will ask again */
     eni_version_buffer *held = acquire(shard, header, data);
     const en_status st =
         eni_router_send(shard->router, to, header, (void *)data, held ? eni_store_release : NULL, held);
@@ -84,7 +84,7 @@ static void post(eni_shard *shard, const eni_packet *to, eni_header *header, con
               en_status_str(st));
     if (st == EN_ETIMEOUT && header->type == ENI_MSG_REPLY)
         shard->config.on_failure(shard->config.user,
-                                 "a worker does not read its answers: it would wait for ever");
+                                 "a worker does not read its answers: it would wait forever");
 }
 
 void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
@@ -104,7 +104,8 @@ void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, 
     post(shard, to, &header, NULL);
 }
 
-/* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
+/* A ticket holds what the answer needs: the call's seq, and the place in shared memory where the worker wants
+ * it.
  *
  *     seq: 47 bits | slot: 14 bits, all ones: nowhere | by_ring | is_mapped | is_shared */
 enum { TICKET_SLOT = 0x3fff, TICKET_RING = 4, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
@@ -127,7 +128,7 @@ static uint64_t ticket_seq(uint64_t ticket)
     return ticket >> 17;
 }
 
-/* Where the answer to an action goes. */
+/* The destination of an action's answer. */
 static eni_packet address_of(const eni_shard *shard, const eni_store_action *action)
 {
     if (action->ticket & TICKET_RING)
@@ -142,8 +143,8 @@ static float *arena_at(const eni_shard *shard, const eni_arena *arena, uint32_t 
     return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
 }
 
-/* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
- * slot of its call. false: it must travel in the message. */
+/* Puts the vector where the worker wants it: the worker maps the live weights already, or they are copied
+ * straight into the slot of its call. False: it must travel in the message. */
 static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni_header *header)
 {
     const uint64_t ticket = action->ticket;
@@ -159,7 +160,7 @@ static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni
         header->flags |= ENI_FLAG_MAPPED;
         return true;
     }
-    if (slot >= eni_arena_nslots(arena)) return true; /* nobody wants it */
+    if (slot >= eni_arena_nslots(arena)) return true; /* not wanted */
     header->slot = slot;
     memmove(arena_at(shard, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
     return true;
@@ -256,7 +257,7 @@ void eni_shard_join_all(eni_shard *shard)
         if (shard->config.is_client[r]) tell_member(shard, r, EN_MEMBER_JOINED);
 }
 
-/* A newcomer has chosen its clock. Said again to a psd that came back, which may know of it. */
+/* A newcomer has chosen its clock. Repeated to a psd that came back, which may know it. */
 static void join_late(eni_shard *shard, int32_t rank, uint64_t clock)
 {
     eni_store_event event = {.type = ENI_STORE_MEMBER,
@@ -300,7 +301,7 @@ static bool payload_of_message(eni_shard *shard, eni_packet *packet, eni_payload
     return true;
 }
 
-/* Finds the payload of a CALL or INIT. false: refused. */
+/* Finds the payload of a CALL or INIT. False: refused. */
 static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payload_out)
 {
     const eni_header *h = &packet->header;
@@ -309,8 +310,8 @@ static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payl
     if (packet->is_damaged) {
         shard->figures.refusals.damaged++;
         eni_shard_refuse(shard, packet, EN_EPROTO,
-                         "call %" PRIu64 " of rank %d to bucket %u was damaged on its way (checksum): "
-                         "memory, network card or cable; it was not added",
+                         "call %" PRIu64 " of rank %d to bucket %u was damaged in transit (checksum): check "
+                         "memory, network card and cable; it was not added",
                          h->seq, h->rank, h->bucket);
         return false;
     }
@@ -332,7 +333,7 @@ static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payl
     const eni_arena *arena = arena_of(shard, h->rank);
     if (arena == NULL || h->slot >= eni_arena_nslots(arena)) {
         shard->figures.refusals.payload++;
-        eni_shard_refuse(shard, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have",
+        eni_shard_refuse(shard, packet, EN_EPROTO, "rank %d names slot %u of an arena that psd does not have",
                          h->rank, h->slot);
         return false;
     }
@@ -373,7 +374,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
     post(shard, packet, &header, NULL);
 }
 
-/* Whether the message came over the connection that said HELLO for its rank. */
+/* Whether the message came over the connection that sent HELLO for its rank. */
 static bool is_believed(const eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
@@ -390,7 +391,7 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
     if (shard->saves == NULL || eni_shard_save_finished(shard, rank)) say_goodbye(shard, rank);
 }
 
-/* ---- what an emulated wire has not delivered yet ------------------------------------------------------- */
+/* ---- messages that an emulated wire has not delivered yet ---------------------------------------------- */
 
 static bool more_room(eni_shard *shard)
 {
@@ -402,7 +403,7 @@ static bool more_room(eni_shard *shard)
     return true;
 }
 
-/* Puts a message where the last to become ready comes first. false: there is no room. */
+/* Inserts a message by its time; the last to become ready comes first. False: there is no room. */
 static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
 {
     if (shard->delays.n == shard->delays.room && !more_room(shard)) return false;
@@ -413,28 +414,28 @@ static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
     return true;
 }
 
-/* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
+/* ---- repeated calls, which this psd may have lost ------------------------------------------------------ */
 
-/* What the store need not, or cannot yet, see of them. true: that was all. */
+/* Handles those that the store need not, or cannot yet, see. True: done. */
 static bool replay(eni_shard *shard, eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const uint64_t taken = eni_store_seq(shard->store, h->rank, h->bucket);
     if (eni_store_count(shard->store, h->bucket) == 0) return false;
-    if (h->seq == 0) { /* the question how far the partition is stable */
+    if (h->seq == 0) { /* asks how far the partition is stable */
         if (eni_shard_stable(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
         return false;
     }
     if (h->seq > taken + 1) {
         eni_shard_refuse(shard, packet, EN_EPROTO,
                          "psd came back from an older state than it had promised: it has call %" PRIu64
-                         " of rank %d to bucket %u, and the next one that the rank has kept is call %" PRIu64,
+                         " of rank %d to bucket %u, but the next one that the rank has kept is call %" PRIu64,
                          taken, h->rank, h->bucket, h->seq);
         return true;
     }
     if (eni_store_weights(shard->store, h->bucket, NULL)) return false;
     if (!delay(shard, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI)) return false;
-    packet->owner = NULL; /* it has moved */
+    packet->owner = NULL; /* it was moved */
     return true;
 }
 
@@ -465,7 +466,7 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
 
 /* ---- weights kept for rank 0's curve ---------------------------------------------------------------------
  *
- * No business of the store's: it is looked at between two events. */
+ * The store is not involved: it is read between two events. */
 
 typedef struct eni_kept_past {
     uint64_t version, steps, samples, count;
@@ -503,7 +504,7 @@ static en_status keep(eni_shard *shard, uint32_t number)
     return EN_OK;
 }
 
-/* The copy of that number, and those before it go; NULL: it is not here. */
+/* The copy of that number; frees older ones. NULL if it is not here. */
 static const void *find_kept(eni_shard *shard, uint32_t number)
 {
     eni_shard_kept *kept = &shard->kept;
@@ -544,14 +545,14 @@ static void show_kept(eni_shard *shard, const eni_packet *packet)
     reply(shard, &action);
 }
 
-/* Rank 0 does not wait. A ring, though, has a place for each answer. */
+/* Rank 0 does not wait for an answer, but a ring has a place for each one. */
 static void on_keep(eni_shard *shard, const eni_packet *packet)
 {
     eni_header header = {.type = ENI_MSG_REPLY,
                          .rank = packet->header.rank,
                          .kind = ENI_SNAPSHOT_KEEP,
                          .bucket = packet->header.bucket};
-    (void)!keep(shard, (uint32_t)packet->header.step); /* logged; rank 0 finds that the copy is not here */
+    (void)!keep(shard, (uint32_t)packet->header.step); /* logged; rank 0 will find that the copy is missing */
     if (packet->source == ENI_SHARD_RING) post(shard, packet, &header, NULL);
 }
 
@@ -559,13 +560,14 @@ static void on_kept(eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     if (h->rank != 0)
-        eni_shard_refuse(shard, packet, EN_EPROTO, "the curve is rank 0's, not rank %d's", h->rank);
+        eni_shard_refuse(shard, packet, EN_EPROTO,
+                         "only rank 0 may ask for copies for the curve, not rank %d", h->rank);
     else if (h->kind == ENI_SNAPSHOT_KEEP)
         on_keep(shard, packet);
     else if (eni_store_count(shard->store, h->bucket) > 0)
         show_kept(shard, packet);
     else
-        eni_shard_refuse(shard, packet, EN_EPROTO, "there is nothing of bucket %u on shard %d", h->bucket,
+        eni_shard_refuse(shard, packet, EN_EPROTO, "bucket %u has no elements on shard %d", h->bucket,
                          shard->config.index);
 }
 
@@ -584,12 +586,10 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet)
         if (packet->header.rank == 0)
             on_partition(shard, packet, ENI_STORE_INIT);
         else
-            eni_shard_refuse(shard, packet, EN_EPROTO, "initial weights are rank 0's to send, not rank %d's",
+            eni_shard_refuse(shard, packet, EN_EPROTO, "only rank 0 may send initial weights, not rank %d",
                              packet->header.rank);
         break;
-    default:
-        eni_shard_refuse(shard, packet, EN_EPROTO, "a message of type %u is nothing for psd",
-                         packet->header.type);
+    default: eni_shard_refuse(shard, packet, EN_EPROTO, "unexpected message (type %u)", packet->header.type);
     }
     eni_packet_release(packet); /* unless it moved into a box */
 }
@@ -605,13 +605,13 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
         shard->figures.refusals.unknown++;
         eni_shard_refuse(
             shard, packet, EN_EDENIED,
-            "a message for rank %d came over a connection that has not said HELLO for it in this run",
+            "a message for rank %d came over a connection that has not sent HELLO for it in this run",
             packet->header.rank);
         eni_packet_release(packet);
         return;
     }
     const int64_t now = eni_now_ns(), latest = now + DELAY_MAX_S * ENI_SECOND;
-    int64_t ready = 0; /* a stamp means something where a network is emulated, and nowhere else */
+    int64_t ready = 0; /* stamps count only where a network is emulated */
     if (shard->config.shaper)
         ready = eni_shaper_recv(shard->config.shaper, packet->header.deliver_ns,
                                 packet->bytes + ENI_HEADER_CHARGE);

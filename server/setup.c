@@ -1,5 +1,5 @@
-/* setup.c - what psd knows of a run: rank 0 says it in key-values, each of which is checked; what psd was
- * told on its own command line must agree with that. */
+/* setup.c - psd's knowledge of a run: rank 0's key-values, each of which is checked, and their agreement with
+ * psd's own command line. */
 #include "server/setup.h"
 
 #include <errno.h>
@@ -15,13 +15,14 @@
 #include "run/units.h"
 #include "runtime/net/wire.h"
 
-/* ---- what rank 0 says of the run ----------------------------------------------------------------------- */
+/* ---- rank 0's description of the run
+ * -------------------------------------------------------------------- */
 
 enum { MAX_BUCKETS = 1 << 20 };
 
 static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order, ENI_ORDER_* */
 
-/* The key-values being read, and where to say what is wrong with them. */
+/* The key-values being read, and the place for an error. */
 typedef struct key_reader {
     const eni_key_value *key_values;
     size_t nkey_values;
@@ -42,7 +43,7 @@ static en_status text_of(const key_reader *r, const char *key, const char **valu
 {
     *value_out = eni_key_value_find(r->key_values, r->nkey_values, key);
     if (*value_out) return EN_OK;
-    return refuse(r, EN_EPROTO, "psd needs to know '%s', and rank 0's JOIN does not say it", key);
+    return refuse(r, EN_EPROTO, "rank 0's JOIN has no '%s', which psd needs", key);
 }
 
 static en_status real_of(const key_reader *r, const char *key, double least, double *value_out)
@@ -57,7 +58,7 @@ static en_status real_of(const key_reader *r, const char *key, double least, dou
     return EN_OK;
 }
 
-/* Decimal digits that fit 64 bits, at the start of a text; NULL, or what follows them. */
+/* Parses decimal digits that fit 64 bits, at the start of a text; NULL, or the rest of it. */
 static const char *parse_whole(const char *text, uint64_t *value_out)
 {
     char *end;
@@ -75,7 +76,7 @@ static en_status whole_of(const key_reader *r, const char *key, uint64_t *value_
     return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a whole number of at least 0", key, text);
 }
 
-/* The emulated network; who says nothing of it (libentrain) has none. */
+/* The emulated network; absent if the client does not send it (libentrain). */
 static en_status read_net(const key_reader *r, eni_setup *setup)
 {
     uint64_t delay = 0;
@@ -83,12 +84,12 @@ static en_status read_net(const key_reader *r, eni_setup *setup)
     EN_TRY(whole_of(r, "net-rate", &setup->net_bytes_per_s));
     EN_TRY(whole_of(r, "net-delay", &delay));
     if (delay > INT64_MAX / 2)
-        return refuse(r, EN_EPROTO, "'net-delay' is %llu ns, which is for ever", (unsigned long long)delay);
+        return refuse(r, EN_EPROTO, "'net-delay' of %llu ns is too long", (unsigned long long)delay);
     setup->net_delay_ns = (int64_t)delay;
     return EN_OK;
 }
 
-/* The position of a word in a list, as an enum has it. */
+/* The position of a word in a list, as in an enum. */
 static en_status word_of(const key_reader *r, const char *key, const char *const *words, int n,
                          int *index_out)
 {
@@ -102,7 +103,7 @@ static en_status word_of(const key_reader *r, const char *key, const char *const
     return refuse(r, EN_EPROTO, "'%s' is %.60s, which this psd does not know", key, text);
 }
 
-/* "100,200,300" into an array of its own. */
+/* "100,200,300" into a new array. */
 static en_status list_of(const key_reader *r, const char *key, uint64_t **list_out, uint32_t *n_out)
 {
     const char *text;
@@ -110,7 +111,8 @@ static en_status list_of(const key_reader *r, const char *key, uint64_t **list_o
     uint32_t n = 1;
     for (const char *p = text; *p; p++)
         n += *p == ',';
-    if (n > MAX_BUCKETS) return refuse(r, EN_EPROTO, "'%s' has %u entries, at most %d", key, n, MAX_BUCKETS);
+    if (n > MAX_BUCKETS)
+        return refuse(r, EN_EPROTO, "'%s' has %u entries: the limit is %d", key, n, MAX_BUCKETS);
     uint64_t *list = eni_alloc_array(n, sizeof *list);
     if (list == NULL) return refuse(r, EN_ENOMEM, "psd is out of memory");
     for (uint32_t i = 0; i < n; i++) {
@@ -148,7 +150,7 @@ static en_status check_overlap(const key_reader *r, const eni_setup *setup)
         end = range[b][1];
     }
     eni_free(range);
-    return is_apart ? EN_OK : refuse(r, EN_EPROTO, "two buckets have elements in common");
+    return is_apart ? EN_OK : refuse(r, EN_EPROTO, "two buckets overlap");
 }
 
 static en_status read_buckets(const key_reader *r, eni_setup *setup)
@@ -158,14 +160,15 @@ static en_status read_buckets(const key_reader *r, eni_setup *setup)
     EN_TRY(list_of(r, "buckets", &setup->counts, &setup->store.nbuckets));
     EN_TRY(list_of(r, "bucket-offsets", &setup->offsets, &noffsets));
     if (noffsets != setup->store.nbuckets)
-        return refuse(r, EN_EPROTO, "there are %u buckets and %u offsets", setup->store.nbuckets, noffsets);
+        return refuse(r, EN_EPROTO, "the numbers of buckets (%u) and offsets (%u) differ",
+                      setup->store.nbuckets, noffsets);
     for (uint32_t b = 0; b < setup->store.nbuckets; b++) {
         const uint64_t count = setup->counts[b], offset = setup->offsets[b];
         if (count == 0 || count > ENI_BUCKET_MAX / sizeof(float))
-            return refuse(r, EN_EPROTO, "bucket %u has %llu elements, it must have 1 to %llu", b,
+            return refuse(r, EN_EPROTO, "bucket %u has %llu elements: 1 to %llu are allowed", b,
                           (unsigned long long)count, (unsigned long long)(ENI_BUCKET_MAX / sizeof(float)));
         if (offset > setup->elements || count > setup->elements - offset)
-            return refuse(r, EN_EPROTO, "bucket %u ends behind the %llu elements of the model", b,
+            return refuse(r, EN_EPROTO, "bucket %u ends beyond the %llu elements of the model", b,
                           (unsigned long long)setup->elements);
     }
     return check_overlap(r, setup);
@@ -181,10 +184,10 @@ static en_status read_milestones(const key_reader *r, eni_schedule *schedule)
     schedule->nmilestones = (int)n;
     eni_free(list);
     if (n <= ENI_MILESTONES) return EN_OK;
-    return refuse(r, EN_EPROTO, "'lr-milestones' has %u entries, at most %d", n, ENI_MILESTONES);
+    return refuse(r, EN_EPROTO, "'lr-milestones' has %u entries: the limit is %d", n, ENI_MILESTONES);
 }
 
-/* Who says nothing of them has none. */
+/* Parameter groups; none if the key is absent. */
 static en_status read_groups(const key_reader *r, eni_setup *setup)
 {
     const char *text = eni_key_value_find(r->key_values, r->nkey_values, "groups");
@@ -192,7 +195,7 @@ static en_status read_groups(const key_reader *r, eni_setup *setup)
     setup->groups = eni_groups_parse(text);
     setup->store.hyper.groups = setup->groups;
     if (setup->groups != NULL) return EN_OK;
-    return refuse(r, EN_EPROTO, "'groups' is %.60s, which are no groups of tensors", text);
+    return refuse(r, EN_EPROTO, "'groups' is invalid: %.60s", text);
 }
 
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
@@ -201,7 +204,7 @@ static en_status read_adam(const key_reader *r, eni_hyper *hyper)
     EN_TRY(real_of(r, "beta2", 0, &hyper->beta2));
     EN_TRY(real_of(r, "eps", 0, &hyper->eps));
     if (hyper->beta1 < 1 && hyper->beta2 < 1) return EN_OK;
-    return refuse(r, EN_EPROTO, "'beta1' and 'beta2' are %g and %g, which are not both below 1", hyper->beta1,
+    return refuse(r, EN_EPROTO, "'beta1' and 'beta2' are %g and %g: both must be below 1", hyper->beta1,
                   hyper->beta2);
 }
 
@@ -242,7 +245,7 @@ static en_status read_strategy(const key_reader *r, const en_strategy *strategy,
     EN_TRY(text_of(r, "strategy-options", &options));
     setup->store.strategy = strategy;
     if (eni_options_new(strategy, options, &setup->options) != EN_OK)
-        return refuse(r, EN_EMISMATCH, "the options '%.200s' are not those of psd's strategy %s", options,
+        return refuse(r, EN_EMISMATCH, "the options '%.200s' are not valid for psd's strategy %s", options,
                       strategy->name);
     return EN_OK;
 }
@@ -285,7 +288,7 @@ void eni_setup_fini(eni_setup *setup)
     *setup = (eni_setup){0};
 }
 
-/* ---- what psd itself was told -------------------------------------------------------------------------- */
+/* ---- psd's own command line ---------------------------------------------------------------------------- */
 
 static en_status compare(const char *key, const char *ours, const char *theirs, char *why)
 {
@@ -320,7 +323,7 @@ en_status eni_psd_agree(const eni_config *c, const char *version, const eni_opti
         {"transport", eni_config_is_given(c, "transport") ? transports[c->transport] : NULL}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         const char *theirs = eni_key_value_find(key_values, nkey_values, own[i].key);
-        if (own[i].value != NULL && theirs != NULL) /* libentrain tells few */
+        if (own[i].value != NULL && theirs != NULL) /* libentrain sends few */
             EN_TRY(compare(own[i].key, own[i].value, theirs, why_out));
     }
     if (options != NULL)

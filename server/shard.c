@@ -1,8 +1,9 @@
-/* shard.c - a shard's thread and its life.
+/* shard.c - a shard's thread and its lifetime.
  *
- * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), does it
- * and waits again; before it blocks it looks at what has become durable. Other threads ask by eni_shard_look,
- * _leave, _set_epoch and _stop, which leave their wish under the lock and call for attention. */
+ * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), handles
+ * it and waits again; before it blocks it checks what has become durable. Other threads ask by
+ * eni_shard_look, _leave, _set_epoch and _stop, which leave their request under the lock and call for
+ * attention. */
 #include "server/shard.h"
 
 #include <errno.h>
@@ -26,18 +27,20 @@
 
 /* ---- messages without a socket ------------------------------------------------------------------------- */
 
-/* Messages without a socket (client/shm_ring.h): a shard looks for them while something has just
- * happened, and needs its doorbell once it goes to sleep. */
+/* Messages by ring (client/shm_ring.h): a shard polls for them while there is traffic, and needs its doorbell
+ * once it sleeps. */
 
 enum {
-    AT_ONCE = 64,     /* messages, before anything else has its turn */
-    LINGER_US = 1000, /* it looks for so long after the last one */
-    CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
-    SOCKET_EVERY = 32, /* idle looks at the ring, between two at the socket */
-    IDLE_MS = 1000 /* it blocks no longer, should a worker take a ring of the doorbell that was not its own */
+    AT_ONCE = 64,     /* messages, before anything else gets its turn */
+    LINGER_US = 1000, /* how long it polls after the last one */
+    /* if a yield takes longer than this, polling takes the core from a thread that works */
+    CROWDED_US = 50,
+    SOCKET_EVERY = 32, /* polls of the rings between two of the socket */
+    /* the longest that it blocks, in case a worker consumed a ring of the doorbell that was not for it */
+    IDLE_MS = 1000
 };
 
-/* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
+/* The memory belongs to `rank`, which showed the token when it handed it over, and sent HELLO. */
 static bool is_believed(const eni_shard *shard, int32_t rank, const eni_header *h)
 {
     return h->rank == rank && eni_shard_is_meant(shard, h) && shard->route[rank].bytes > 0 &&
@@ -48,14 +51,14 @@ static void refuse(eni_shard *shard, int32_t rank, const char *why)
 {
     const eni_packet to = {.header = {.rank = rank}, .source = ENI_SHARD_RING};
     shard->figures.refusals.unknown++;
-    eni_shard_refuse(shard, &to, EN_EPROTO, "rank %d posted a message that is none: %s", rank, why);
+    eni_shard_refuse(shard, &to, EN_EPROTO, "invalid message posted by rank %d: %s", rank, why);
 }
 
-/* One message of this rank's. false: there was none. */
+/* Takes one message of this rank. False if the ring is empty. */
 static bool take_one(eni_shard *shard, int32_t rank)
 {
     eni_packet packet = {.source = ENI_SHARD_RING};
-    const char *why = "it is not this rank's to send";
+    const char *why = "this rank may not send it";
     const en_status st =
         eni_shm_ring_take(eni_shard_ring(shard, rank), (uint32_t)shard->config.index, &packet.header, &why);
     if (st == EN_ETIMEOUT) return false;
@@ -66,8 +69,8 @@ static bool take_one(eni_shard *shard, int32_t rank)
     return true;
 }
 
-/* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How
- * many. */
+/* Handles messages that clients have posted to their rings, at most so many that sockets are not kept
+ * waiting. Returns how many. */
 static int poll_rings(eni_shard *shard)
 {
     int n = 0, before;
@@ -84,7 +87,7 @@ static int poll_rings(eni_shard *shard)
     return n;
 }
 
-/* Says that it sleeps, and looks once more. */
+/* Announces that it sleeps, and looks once more. */
 static bool fall_asleep(eni_shard *shard)
 {
     bool is_asked = false;
@@ -98,11 +101,11 @@ static bool fall_asleep(eni_shard *shard)
     return !is_asked;
 }
 
-/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the rings again. Yields while
- * clients have posted a moment ago; then whoever posts rings its doorbell. */
+/* After that: how long to wait at the socket, in ms; 0: only look; -1: poll the rings again. Yields while
+ * clients posted recently; after that a client that posts rings the doorbell. */
 static int rest(eni_shard *shard, bool was_busy)
 {
-    if (was_busy || ++shard->nlooks % SOCKET_EVERY == 0) return 0; /* those on other hosts have their turn */
+    if (was_busy || ++shard->nlooks % SOCKET_EVERY == 0) return 0; /* clients on other hosts get their turn */
     if (shard->posted_ns == 0) return fall_asleep(shard) ? IDLE_MS : -1;
     const int64_t begin = eni_now_ns();
     sched_yield();
@@ -112,24 +115,23 @@ static int rest(eni_shard *shard, bool was_busy)
     return fall_asleep(shard) ? IDLE_MS : -1;
 }
 
-/* Its doorbell rang, perhaps. */
+/* Clears its doorbell, which may have rung. */
 static void wake_up(eni_shard *shard)
 {
     uint64_t rings;
     const struct iovec to = {&rings, sizeof rings};
     const int fd = shard->doorbell_fd;
-    /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
+    /* O_NONBLOCK belongs to all that share the descriptor, and the workers do. */
     ssize_t n = 0;
     while (fd >= 0 && (n = preadv2(fd, &to, 1, -1, RWF_NOWAIT)) < 0 && errno == EINTR) {
     }
-    if (n < 0 && errno != EAGAIN &&
-        poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0) == 1) /* the call is refused */
+    if (n < 0 && errno != EAGAIN && poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0) == 1) /* preadv2 is refused */
         (void)!read(fd, &rings, sizeof rings);
 }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
-/* The store may answer to this, so it hears of it without the lock. */
+/* The store may answer, so it is called without the lock. */
 static void take_leavers(eni_shard *shard)
 {
     for (int32_t r = 0; r < shard->config.nranks; r++) {
@@ -141,7 +143,7 @@ static void take_leavers(eni_shard *shard)
     }
 }
 
-/* Looks at what other threads ask for. false: to stop. */
+/* Serves requests of other threads. False: stop. */
 static bool attend(eni_shard *shard)
 {
     if (!atomic_exchange(&shard->attention, 0)) return true;
@@ -164,8 +166,8 @@ static bool attend(eni_shard *shard)
     return !is_stopping;
 }
 
-/* Arms the timer for the next delayed message or store timer. Nanoseconds count: poll's milliseconds would
- * make an emulated wire slower than it says. */
+/* Arms the timer for the next delayed message or store timer. In nanoseconds, since poll's milliseconds would
+ * make an emulated wire slower than specified. */
 static void arm(eni_shard *shard)
 {
     int64_t when = shard->timer_ns;
@@ -185,8 +187,8 @@ static void drain(int fd)
     }
 }
 
-/* Takes a message from the socket if one is there or comes in time. What the same client has posted to its
- * ring before it sent this comes first. */
+/* Takes a message from the socket if one is there or arrives in time. Messages that the same client posted to
+ * its ring before come first. */
 static en_status serve_socket(eni_shard *shard, int timeout_ms)
 {
     eni_packet packet = {0};
@@ -194,9 +196,9 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
     const int64_t begin = eni_now_ns();
     const en_status st = eni_router_recv(shard->router, timeout_ms, shard->wake_fd, &packet);
     shard->figures.wait_ns += eni_now_ns() - begin;
-    if (st == EN_EINTR) { /* or they would wake us for ever */
+    if (st == EN_EINTR) { /* or they would wake us forever */
         drain(shard->timer_fd);
-        drain(shard->event_fd); /* whoever wrote has set shard->attention before */
+        drain(shard->event_fd); /* the writer has set shard->attention before */
         wake_up(shard);
     }
     if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
@@ -211,7 +213,7 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
 /* Waits for one thing to do and does it. */
 static en_status serve_once(eni_shard *shard)
 {
-    eni_shard_tend(shard); /* before we block: what has become durable may be waited for */
+    eni_shard_tend(shard); /* before blocking: a client may wait for what has become durable */
     const bool was_busy = poll_rings(shard) > 0;
     if (shard->status == EN_OK) {
         const int timeout_ms = rest(shard, was_busy);
@@ -244,7 +246,7 @@ static void *run_shard(void *user)
 
 /* ---- asking a shard ------------------------------------------------------------------------------------ */
 
-/* Under lock: until the thread has done what was asked. */
+/* Waits, under lock, until the thread has served the request. */
 static en_status await_attention(eni_shard *shard)
 {
     struct timespec deadline;
@@ -289,7 +291,7 @@ void eni_shard_leave(eni_shard *shard, int32_t rank)
     pthread_mutex_unlock(&shard->lock);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- lifetime ------------------------------------------------------------------------------------------ */
 
 static int watch(int epoll_fd, int fd)
 {
@@ -307,7 +309,7 @@ static en_status open_wake(eni_shard *shard)
         (shard->doorbell_fd < 0 || watch(shard->wake_fd, shard->doorbell_fd) == 0))
         return EN_OK;
     return eni_fail(EN_EIO, "shard",
-                    "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
+                    "cannot create the descriptors that wake shard %d: is the limit of open files too low?",
                     shard->config.index);
 }
 
@@ -337,7 +339,7 @@ static void close_shard(eni_shard *shard)
     eni_shard_save_close(shard);
     for (uint32_t i = 0; i < shard->delays.n; i++)
         eni_packet_release(&shard->delays.list[i].packet);
-    eni_store_free(shard->store); /* gives boxes back, so before them */
+    eni_store_free(shard->store); /* returns boxes, so before them */
     eni_store_actions_fini(&shard->actions);
     for (eni_box *box = shard->idle, *next; box; box = next) {
         next = box->next;

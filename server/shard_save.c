@@ -1,9 +1,9 @@
-/* shard_save.c - what a shard keeps on disk.
+/* shard_save.c - a shard's state on disk.
  *
- *     shard's thread   copies the store between two events, goes on      takes note: `stable` moves
+ *     shard's thread   copies the store between two events, goes on      notes it: `stable` moves
  *     writer's thread                     write, fsync, rename, fsync
  *
- * The shard stops only for the copy into memory; what takes long is the disk. One state is under way at a
+ * The shard stops only for the copy in memory; the disk is what takes long. One state is under way at a
  * time. */
 #include <pthread.h>
 #include <semaphore.h>
@@ -20,21 +20,21 @@
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 
-/* Who owns the copy. */
+/* The owner of the copy. */
 enum { IDLE, COMMITTED, WRITTEN };
 
-/* How far a client's finished notice is; DUE: to be answered. */
+/* The progress of a client's FINISHED; DUE: to be answered. */
 enum { NONE, WAITS, UNDER_WAY, DUE };
 
 typedef struct client_saves {
     uint64_t calls;       /* since the last state was begun */
-    uint8_t has_finished; /* as of the store */
-    bool is_secure;       /* the same as of the newest durable state */
+    uint8_t has_finished; /* in the store */
+    bool is_secure;       /* the same in the newest durable state */
     uint8_t finished;     /* NONE, WAITS, .. */
 } client_saves;
 
-/* What a shard keeps on disk: what it may promise because of it, when the next state is due, the copy that
- * the writer's thread writes, and the way back from such a state. */
+/* A shard's states: what they allow it to promise, when the next one is due, the copy that the writer's
+ * thread writes, and the way back from one. */
 struct eni_shard_saves {
     uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
     client_saves *client;     /* (nranks) */
@@ -42,7 +42,7 @@ struct eni_shard_saves {
     uint64_t limit;           /* updates of a partition, or calls of a client on it, between two states */
     bool is_due, is_initialised;
 
-    atomic_int phase;      /* IDLE, COMMITTED: what follows is the writer's thread's, WRITTEN */
+    atomic_int phase;      /* IDLE, COMMITTED: the writer's thread owns what follows, WRITTEN */
     eni_state_stamp stamp; /* of the newest state that is on disk */
     uint8_t *bytes;
     size_t length, room;
@@ -56,7 +56,7 @@ struct eni_shard_saves {
 
 /* ---- the writer's thread ------------------------------------------------------------------------------- */
 
-/* A number whose file did not become durable is used again: its place is not the one of the sound state. */
+/* The number of a failed write is used again: its file is not that of the sound state. */
 static void write_state(const eni_state *state, eni_shard_saves *saves)
 {
     eni_state_stamp next = saves->stamp;
@@ -105,7 +105,7 @@ static en_status add_bytes(void *user, const void *bytes, size_t length)
     return EN_OK;
 }
 
-/* ---- what is promised ---------------------------------------------------------------------------------- */
+/* ---- promises ------------------------------------------------------------------------------------------ */
 
 static uint64_t *seq_at(const eni_shard *shard, uint64_t *seqs, int32_t rank, uint32_t bucket)
 {
@@ -143,7 +143,7 @@ static en_status fill(eni_shard *shard)
     return eni_store_save(shard->store, add_bytes, saves);
 }
 
-/* A state has been written, or could not be. Nobody is kept waiting for a disk that fails. */
+/* A state has been written, or could not be. A failing disk keeps no client waiting. */
 static void end(eni_shard *shard, en_status status)
 {
     eni_shard_saves *saves = shard->saves;
@@ -176,7 +176,7 @@ static void begin(eni_shard *shard)
         saves->client[r].calls = 0;
         if (saves->client[r].finished == WAITS) saves->client[r].finished = UNDER_WAY;
     }
-    if (fill(shard) != EN_OK) { /* said; the next one may have more luck */
+    if (fill(shard) != EN_OK) { /* logged; the next one may succeed */
         end(shard, EN_ENOMEM);
         return;
     }
@@ -189,7 +189,7 @@ static void begin(eni_shard *shard)
                    -1, 0);
 }
 
-/* What is counted over all partitions is due by those that are called. */
+/* Counts over all partitions; those with calls make it due. */
 static uint64_t limit_of(const eni_shard *shard)
 {
     const uint32_t used = eni_store_nused(shard->store);
@@ -243,7 +243,7 @@ bool eni_shard_save_finished(eni_shard *shard, int32_t rank)
     return false;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- lifetime ------------------------------------------------------------------------------------------ */
 
 static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, const uint8_t *bytes,
                             size_t length)
@@ -253,12 +253,12 @@ static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, cons
     uint32_t nranks = 0;
     if (stamp->run != config->incarnation || stamp->nshards != (uint32_t)config->nshards)
         return eni_fail(EN_EMISMATCH, "state",
-                        "%s holds the state of another run: take it away, or give another --state",
+                        "%s holds the state of another run: remove it, or give another --state",
                         eni_state_path(config->state));
     if (length >= HEAD) memcpy(&nranks, bytes, sizeof nranks);
     if (length < HEAD + flags || nranks != (uint32_t)config->nranks)
-        return eni_fail(EN_EFORMAT, "state", "the state of shard %d is not one of %d worker%s", config->index,
-                        config->nranks, config->nranks == 1 ? "" : "s");
+        return eni_fail(EN_EFORMAT, "state", "the state of shard %d is not that of %d worker%s",
+                        config->index, config->nranks, config->nranks == 1 ? "" : "s");
     for (size_t r = 0; r < flags; r++)
         shard->saves->client[r] =
             (client_saves){.has_finished = bytes[HEAD + r], .is_secure = bytes[HEAD + r]};
@@ -316,7 +316,7 @@ void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     if (saves == NULL) return;
-    sem_post(&saves->wake); /* what is COMMITTED is written before it comes to that */
+    sem_post(&saves->wake); /* a COMMITTED state is written first */
     if (saves->is_started) pthread_join(saves->thread, NULL);
     sem_destroy(&saves->wake);
     free(saves->bytes);

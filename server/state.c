@@ -1,5 +1,5 @@
 /* state.c - the folder of --state: files in two generations, of which one is always whole; the description of
- * the run; and the log of what the leader has said. */
+ * the run; and the log of the leader's answers. */
 #include "server/state.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@
 
 enum { VERSION = 2, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
 
-/* In front of the bytes, as it lies in the file: little endian, like everything that Entrain runs on. */
+/* Precedes the bytes in the file: little endian, like all machines that Entrain runs on. */
 typedef struct frame {
     uint64_t magic;
     uint32_t version, kind, shard, nshards;
@@ -52,9 +52,10 @@ static en_status check_folder(const eni_state *state)
     if (fstat(state->fd, &info) != 0)
         return eni_fail(EN_EIO, "state", "%s: %s", state->path, strerror(errno));
     if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return eni_fail(EN_EDENIED, "state",
-                        "%s must be this user's, and nobody else may write to it: it holds the job token",
-                        state->path);
+        return eni_fail(
+            EN_EDENIED, "state",
+            "%s must belong to this user, and others must not be able to write to it: it holds the job token",
+            state->path);
     if (flock(state->fd, LOCK_EX | LOCK_NB) == 0) return EN_OK;
     return eni_fail(EN_EDENIED, "state", "%s is in use by another psd", state->path);
 }
@@ -70,7 +71,7 @@ en_status eni_state_open(const char *folder, eni_state **state_out)
     if ((mkdir(folder, 0700) != 0 && errno != EEXIST) ||
         (state->fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
         st = errno == ENOENT ? EN_ENOENT : EN_EIO;
-        eni_error("state", "cannot make the folder %s of --state: %s", folder, strerror(errno));
+        eni_error("state", "cannot create the folder %s of --state: %s", folder, strerror(errno));
         goto close_state;
     }
     EN_TRY_GOTO(check_folder(state), close_state);
@@ -103,7 +104,7 @@ static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char n
         snprintf(name, NAME_MAX_BYTES, "shard-%u.%s", shard, end);
 }
 
-/* Under all names that a part may have, or have had before its rename. */
+/* Under all names that a part may have, or had before its rename. */
 static void remove_part(const eni_state *state, eni_state_kind kind, uint32_t shard)
 {
     static const char *const ends[] = {"0", "1", "tmp"};
@@ -154,15 +155,14 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     const eni_file_plan plan = {.folder = state->fd, .name = place, .temporary = beside, .mode = 0600};
     if (eni_file_put(&plan, parts, 3, &doing) == 0) return EN_OK;
     eni_warn("state",
-             "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from "
-             "an older state",
+             "cannot write %s/%s: %s; serving goes on, but a restarted psd would resume from an older state",
              state->path, place, strerror(errno));
     return EN_EIO;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
-/* One generation; the reason why it is not sound, or NULL. *is_there_out: there is such a file. */
+/* Reads one generation; returns why it is not sound, or NULL. *is_there_out: the file exists. */
 static const char *read_one(const eni_state *state, const char *name, eni_state_kind kind, uint32_t shard,
                             frame *head, uint8_t **bytes_out, bool *is_there_out)
 {
@@ -174,23 +174,23 @@ static const char *read_one(const eni_state *state, const char *name, eni_state_
     *is_there_out = fd >= 0 || errno != ENOENT;
     if (fd < 0) return strerror(errno);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        why = "it is no regular file";
+        why = "it is not a regular file";
     else if (!eni_file_read_at(fd, head, sizeof *head, 0) || head->magic != MAGIC)
-        why = "it is no state of psd";
+        why = "it is not a state of psd";
     else if (head->version != VERSION)
         why = "it was written by another version of psd";
     else if (head->kind != kind || head->shard != shard)
-        why = "it is the state of something else";
+        why = "it is the state of another part";
     else if (info.st_size < (off_t)(sizeof *head + DIGEST_BYTES) ||
              head->length != (uint64_t)info.st_size - sizeof *head - DIGEST_BYTES)
-        why = "it was cut off";
+        why = "it is truncated";
     else if ((bytes = eni_alloc(head->length)) == NULL)
         why = "psd is out of memory";
     else if (!eni_file_read_at(fd, bytes, head->length, sizeof *head) ||
              !eni_file_read_at(fd, stored, sizeof stored, (off_t)(sizeof *head + head->length)))
         why = "it cannot be read";
     if (why == NULL) digest_frame(head, bytes, head->length, hex);
-    if (why == NULL && memcmp(hex, stored, sizeof stored) != 0) why = "its hash is wrong: it is damaged";
+    if (why == NULL && memcmp(hex, stored, sizeof stored) != 0) why = "it is damaged (wrong hash)";
     close(fd);
     if (why != NULL)
         eni_free(bytes);
@@ -212,13 +212,13 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
         name_of(kind, shard, ends[i], name);
         why[i] = read_one(state, name, kind, shard, &head[i], &bytes[i], &is_there[i]);
         if (why[i] != NULL && is_there[i])
-            eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
+            eni_warn("state", "cannot use %s/%s: %s", state->path, name, why[i]);
     }
     if (!is_there[0] && !is_there[1]) return EN_ENOENT;
     if (why[0] != NULL && why[1] != NULL) {
         name_of(kind, shard, "*", name);
         return eni_fail(EN_EFORMAT, "state",
-                        "neither generation of %s/%s is sound: psd cannot go on with that run", state->path,
+                        "neither generation of %s/%s is sound: psd cannot continue that run", state->path,
                         name);
     }
     const int newest = why[0] != NULL ? 1 : why[1] != NULL ? 0 : head[1].generation > head[0].generation;
@@ -243,7 +243,8 @@ static json_t *key_values_json(const eni_key_value *key_values, size_t n)
     return list;
 }
 
-/* Without its birth where we do not see it live: in a pid namespace of its own it would look as if it had ended. */
+/* Without its start time if we cannot see the process: in another pid namespace it would look as if it had
+ * ended. */
 static json_t *peer_json(const eni_peer *peer)
 {
     const bool is_seen = eni_process_look(peer->pid, peer->born) != ENI_PROCESS_ENDED;
@@ -270,7 +271,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
     json_decref(run);
     if (text == NULL)
         return eni_fail(EN_ENOMEM, "state",
-                        "psd cannot write down its run: out of memory, or a name is not UTF-8");
+                        "psd cannot record its run: out of memory, or a name is not UTF-8");
     const eni_state_stamp stamp = {
         .kind = ENI_STATE_RUN, .run = world->incarnation, .generation = world->epoch};
     const en_status st = eni_state_write(state, &stamp, text, strlen(text));
@@ -280,7 +281,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
 
 /* ---- the run: reading ---------------------------------------------------------------------------------- */
 
-/* What the object points into. */
+/* The memory that the object points into. */
 typedef struct run_memory {
     eni_run_file file; /* first */
     json_t *json;
@@ -290,7 +291,7 @@ typedef struct run_memory {
     eni_revived_rank *ranks; /* (npeers) */
 } run_memory;
 
-/* The texts stay the JSON's. */
+/* The JSON owns the texts. */
 static void take_key_value(eni_json *in, const json_t *pair, void *into)
 {
     eni_key_value *of = into;
@@ -299,7 +300,7 @@ static void take_key_value(eni_json *in, const json_t *pair, void *into)
     if (of->key == NULL || of->value == NULL) eni_json_fail(in, "%s should be [key, value]", in->where);
 }
 
-/* A place that nobody has taken yet has no host: its texts are empty. */
+/* A rank that has never joined has no host: its texts are empty. */
 static void take_peer(eni_json *in, const json_t *o, void *into)
 {
     eni_peer *peer = into;
@@ -380,7 +381,7 @@ void eni_run_file_free(eni_run_file *file)
 #define LOG_MAGIC UINT64_C(0x534d49414c43454e) /* "NECLAIMS" */
 
 typedef struct claim {
-    _Atomic uint64_t value, number; /* number 0: none */
+    _Atomic uint64_t value, number; /* number 0: empty */
 } claim;
 
 typedef struct rank_entries {
@@ -392,7 +393,7 @@ typedef struct rank_entries {
 typedef struct journal_file {
     uint64_t magic, run, nranks;
     _Atomic uint64_t training_ns; /* 0: not all ranks had begun to train */
-    _Atomic uint64_t handed_out;  /* follows the claims: at most the last one is not in it */
+    _Atomic uint64_t handed_out;  /* follows the claims: it may lack the last one */
     _Atomic uint64_t is_stopping, stop_step;
     rank_entries rank[]; /* (nranks) */
 } journal_file;
@@ -403,7 +404,7 @@ struct eni_journal {
     int32_t nranks;
 };
 
-/* A new one is made beside its place, so that a file of that name is always whole. */
+/* A new file is made under another name, so that one of this name is always whole. */
 static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, bool is_new)
 {
     const char *folder = state->path;
@@ -412,7 +413,8 @@ static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t
     const int fd = openat(state->fd, is_new ? "claims.tmp" : "claims", flags, 0600);
     en_status st = EN_EIO;
     if (is_new && (fd < 0 || posix_fallocate(fd, 0, (off_t)journal->bytes) != 0)) {
-        eni_error("journal", "cannot make %s/claims of %zu bytes: is the disk full?", folder, journal->bytes);
+        eni_error("journal", "cannot create %s/claims of %zu bytes: is the disk full?", folder,
+                  journal->bytes);
         goto close_file;
     }
     if (fd < 0)
@@ -441,7 +443,7 @@ static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t
         eni_error("journal", "%s/claims belongs to another run", folder);
         st = EN_EFORMAT;
     } else if (is_new && (fsync(fd) != 0 || renameat(state->fd, "claims.tmp", state->fd, "claims") != 0)) {
-        eni_error("journal", "cannot make %s/claims: %s", folder, strerror(errno));
+        eni_error("journal", "cannot create %s/claims: %s", folder, strerror(errno));
         st = EN_EIO;
     }
 close_file:
@@ -491,7 +493,7 @@ void eni_journal_write(eni_journal *journal, const eni_entry *entry)
         set(&journal->file->stop_step, entry->value);
         set(&journal->file->is_stopping, 1);
         break;
-    default: eni_warn("journal", "an entry of kind %u is not known", entry->kind);
+    default: eni_warn("journal", "unknown entry of kind %u", entry->kind);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "core/try.h"
 #include "runtime/control/message.h"
 
-/* The first message that comes. EN_ETIMEOUT, EN_EPEER: none does. */
+/* Receives the leader's answer. EN_ETIMEOUT, EN_EPEER: none came. */
 static en_status await_answer(eni_link *link, int64_t deadline_ns, eni_message *answer_out)
 {
     eni_span frame;
@@ -16,7 +16,7 @@ static en_status await_answer(eni_link *link, int64_t deadline_ns, eni_message *
     while ((st = eni_link_next(link, &frame)) == EN_ETIMEOUT) {
         EN_TRY(eni_tcp_wait(link->fd, POLLIN, deadline_ns, -1));
         const en_status read = eni_link_read(link);
-        /* What came before the end is served. */
+        /* Messages that came before the end of the stream still count. */
         if (read != EN_OK && link->in.bytes == link->in_at) return read;
     }
     EN_TRY(st);
@@ -38,11 +38,11 @@ en_status eni_ask(const eni_address *leader, const eni_token *token, eni_ask_kin
     if (st == EN_OK) st = await_answer(&link, deadline_ns, &answer);
     eni_link_fini(&link);
     if (st != EN_OK)
-        return eni_fail(st, "ask", "the run's leader at port %u gave no answer: %s", leader->port,
+        return eni_fail(st, "ask", "no answer from the run's leader at port %u: %s", leader->port,
                         en_status_str(st));
     if (answer.type == ENI_CTL_BYE) return EN_OK;
     if (answer.type != ENI_CTL_NOTICE && (answer.type != ENI_CTL_REFUSED || answer.status == EN_OK))
-        return eni_fail(EN_EPROTO, "ask", "the run's leader gave an answer that is none: message %u",
+        return eni_fail(EN_EPROTO, "ask", "the run's leader sent an unexpected message (type %u)",
                         answer.type);
     memcpy(why_out, answer.reason, sizeof answer.reason);
     return answer.type == ENI_CTL_NOTICE ? EN_OK : (en_status)answer.status;

@@ -1,4 +1,4 @@
-/* control.c - copies of what control messages carry, and the words for a death; see control.h and message.h. */
+/* control.c - copies of what control messages carry, and the text of a death; see control.h and message.h. */
 #include "runtime/control/control.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 en_status eni_key_values_take(const eni_key_value_list *list, const eni_key_value **key_values_out)
 {
-    /* Every string has at least one byte of msgpack before it, which pays for its terminator. */
+    /* Every string is preceded by at least one byte of msgpack, which makes room for its terminator. */
     eni_key_value *key_values = eni_alloc(list->n * sizeof *key_values + list->raw.bytes + 1);
     if (key_values == NULL) return EN_ENOMEM;
     char *text = (char *)(key_values + list->n);
@@ -51,7 +51,7 @@ en_status eni_key_values_copy(const eni_key_value *given, size_t n, const eni_ke
     return EN_OK;
 }
 
-/* `has_data`: whether its member data have been copied. */
+/* `has_data`: the status of copying its member data. */
 static en_status name_peer(eni_peer *peer, const char *host, const char *host_id, en_status has_data)
 {
     peer->host = eni_strdup(host);
@@ -161,7 +161,7 @@ void eni_failure_write(int fd, const eni_death *death)
     if (n > 0 && n < (int)sizeof line) (void)!write(fd, line, (size_t)n);
 }
 
-/* Waits some seconds for room in the pipe. */
+/* Waits a few seconds for room in the pipe. */
 static void write_line(int fd, const char *line)
 {
     struct pollfd room = {.fd = fd, .events = POLLOUT};

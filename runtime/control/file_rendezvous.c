@@ -1,4 +1,4 @@
-/* file_rendezvous.c - the file's text, its writing under a lock, and the wait for one that is alive. */
+/* file_rendezvous.c - the file's text, writing it under a lock, and waiting for that of a live leader. */
 #include "runtime/control/file_rendezvous.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t byt
         is_file = sscanf(query, "?port=%5u%n", &port, &end) == 1 && query[end] == '\0' && port <= UINT16_MAX;
     if (!is_file || length >= bytes)
         return eni_fail(EN_EINVAL, "rendezvous",
-                        "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice",
+                        "'%.300s' is invalid: expected file:///PATH, or file:///PATH?port=N for a fixed port",
                         text);
     memcpy(path_out, path, length);
     path_out[length] = '\0';
@@ -67,7 +67,7 @@ static bool take_line(eni_file_rendezvous *m, const char *key, const char *value
     return false;
 }
 
-/* Every line once, the last one "end": a file that is cut off is none. */
+/* Every line once, the last one "end": a truncated file is refused. */
 static bool parse(char *text, eni_file_rendezvous *rendezvous_out)
 {
     char *rest = text, *line = strsep(&rest, "\n");
@@ -97,11 +97,11 @@ en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendez
     if (bytes < 0 && errno == ESTALE) return EN_ENOENT; /* replaced, on a network file system */
     text[bytes < 0 ? 0 : bytes] = '\0';
     if (bytes >= 0 && parse(text, rendezvous_out)) return EN_OK;
-    return eni_fail(EN_EFORMAT, "rendezvous",
-                    "%s is not what rank 0 of a run leaves for the others: give another path", path);
+    return eni_fail(EN_EFORMAT, "rendezvous", "%s was not written by rank 0 of a run: give another path",
+                    path);
 }
 
-/* Somebody listens at one of the addresses that can be reached from here. */
+/* Whether a leader listens at one of the addresses that can be reached from here. */
 static bool answers(const eni_file_rendezvous *m, const char *host_id, int64_t deadline_ns,
                     eni_address *address_out, int *error_out)
 {
@@ -135,17 +135,17 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
     eni_file_rendezvous old;
     eni_address address;
     int error = 0;
-    EN_TRY(check_folder(path)); /* before anyone is let in */
+    EN_TRY(check_folder(path)); /* before any rank is admitted */
     en_status st = eni_file_rendezvous_read(path, &old);
     if (st == EN_ENOENT) return EN_OK;
     EN_TRY(st);
     bool is_here = strcmp(old.host_id, host_id) == 0;
-    /* A lock that is there is seen on the writer's host always, on others perhaps. */
+    /* A lock is always visible on the writer's host, but not always on others. */
     bool is_alive = is_here ? eni_writer_look(path) == ENI_WRITER_LIVES
                             : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
     if (!is_alive) return EN_OK;
     return eni_fail(EN_EINVAL, "rendezvous",
-                    "%s belongs to a run that goes on (rank 0 is pid %" PRId64
+                    "%s belongs to a running run (rank 0 is pid %" PRId64
                     " on %s): give another path, or end that run",
                     path, old.pid, old.host);
 }
@@ -185,9 +185,10 @@ static void say_why(int level, en_status st, const char *path, const eni_file_re
     if (st == EN_EIO)
         eni_tcp_explain(level, &m->address[0], error, tries, begin_ns);
     else
-        eni_log(level, "rendezvous",
-                "no rank 0 has written %s in %.1f s: is it running, and is the folder the same on this host?",
-                path, (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND);
+        eni_log(
+            level, "rendezvous",
+            "rank 0 has not written %s for %.1f s: is it running, and is the folder the same on this host?",
+            path, (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND);
 }
 
 en_status eni_file_rendezvous_find(const char *path, const char *host_id, int64_t deadline_ns,

@@ -1,6 +1,6 @@
-/* leader.c - the leader's life, its calls, its loop and what members say in it; see leader.h. One round of
- * the loop: wait, read everything, serve broken connections first (so that a death is named before what
- * others say because of it), then the rest. */
+/* leader.c - the leader's lifetime, its calls, its loop, and the members' messages in it; see leader.h. One
+ * round of the loop: wait, read everything, serve broken connections first (so that a death is named before
+ * the messages that it causes), then the rest. */
 #include "runtime/control/leader.h"
 
 #include <errno.h>
@@ -20,16 +20,16 @@
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
-/* What poll(2) looks at: these, then socket and process of each connection. */
+/* The entries of poll(2): these, then socket and process of each connection. */
 enum { POLL_WAKE, POLL_LISTEN, POLL_CONNECTIONS };
 enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
-static const int64_t turn_ns = 100 * ENI_MILLI;           /* and in any crowd */
-static const int64_t breath_ns = 100 * ENI_MILLI;         /* while nobody can be let in */
-/* What a process sent before it ended may be on its way. */
+static const int64_t turn_ns = 100 * ENI_MILLI;           /* the least time that one may stay, in any crowd */
+static const int64_t breath_ns = 100 * ENI_MILLI;         /* while no connection can be accepted */
+/* Messages that a process sent before it ended may still be under way. */
 static const int64_t last_words_ns = 50 * ENI_MILLI;
 
-/* ---- what members say after WELCOME ---- */
+/* ---- messages of members after WELCOME ---- */
 
 static void on_bye(eni_leader *leader, eni_leader_member *member)
 {
@@ -48,7 +48,7 @@ static void on_stop(eni_leader *leader, const eni_connection *connection, const 
     eni_leader_begin_stop(leader, why, false);
 }
 
-/* The same number gets the same answer, also from another incarnation of the leader. */
+/* The same number gets the same answer, even from another incarnation of the leader. */
 static void on_claim(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
     if (m->number != member->claims && m->number != member->claims + 1) {
@@ -101,13 +101,13 @@ static void on_done(eni_leader *leader, eni_leader_member *member, const eni_mes
     eni_leader_check_end(leader);
 }
 
-/* Whoever breaks the protocol is lost. `fault` NULL: it did not. */
+/* A member that breaks the protocol is lost. `fault` NULL: it did not. */
 static void check_fault(eni_leader *leader, const eni_leader_member *member, const char *fault)
 {
     if (fault != NULL) eni_leader_lost(leader, member->connection, fault);
 }
 
-/* What a rank may say after WELCOME and before its goodbye; false: nothing of that. */
+/* Serves a rank's message between WELCOME and its goodbye; false if the type is not allowed there. */
 static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
     leader->when.moved_ns = eni_now_ns();
@@ -139,7 +139,7 @@ static void serve_member(eni_leader *leader, eni_connection *connection, const e
     switch (m->type) {
     case ENI_CTL_ABORT: eni_leader_gave_up(leader, connection, m->reason); return;
     case ENI_CTL_STOP:
-        if (!is_in && connection->is_newcomer) break; /* the run is not its to end */
+        if (!is_in && connection->is_newcomer) break; /* it may not end the run */
         on_stop(leader, connection, m);
         return;
     case ENI_CTL_WAITING: eni_leader_waiting(leader, connection, member, m); return;
@@ -156,7 +156,7 @@ static void serve_member(eni_leader *leader, eni_connection *connection, const e
         if (is_in && connection->server == 0 && member->stage == MEMBER_HERE && serve_rank(leader, member, m))
             return;
     }
-    eni_leader_lost(leader, connection, "it sent a message that was not due");
+    eni_leader_lost(leader, connection, "it sent an unexpected message");
 }
 
 /* ---- time ---- */
@@ -179,8 +179,8 @@ static void tick_run(eni_leader *leader, int64_t now_ns)
     eni_leader_check_silence(leader, now_ns);
     if (leader->stage == LEADER_RUNNING && leader->abort.at_ns != 0 && now_ns >= leader->abort.at_ns)
         eni_leader_finish(leader, EN_EPEER, leader->abort.reason);
-    /* Everyone had left before this incarnation began: who has not heard the answer has had time to ask for
-     * it. */
+    /* Everyone had left before this incarnation began: by now a rank that missed the answer has had time to
+     * ask again. */
     if (leader->config.revived != NULL && now_ns - leader->when.started_ns >= eni_leader_back_ns(leader))
         eni_leader_check_end(leader);
     if (leader->stage == LEADER_RUNNING) eni_leader_check_deadlock(leader, now_ns);
@@ -189,10 +189,10 @@ static void tick_run(eni_leader *leader, int64_t now_ns)
 
 /* ---- one round of the loop ---- */
 
-/* A free slot for the next connection. When all are taken it is that of the unauthenticated peer who has
- * been silent longest, so that a crowd of them cannot keep a member out: a member says JOIN at once. But it
- * may be interrupted between its connect and its JOIN, so nobody goes before his turn is over; the next wait
- * in the kernel's queue for as long. NULL: none now; *is_full_out: nor in the next round. */
+/* A free slot for the next connection. When all are taken, the slot of the longest silent unauthenticated
+ * peer, so that a crowd of them cannot keep a member out: a member sends JOIN at once. But it may be
+ * interrupted between its connect and its JOIN, so no slot is taken back before turn_ns; the next connection
+ * waits in the kernel's queue meanwhile. NULL: none now; *is_full_out: nor in the next round. */
 static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
 {
     eni_connection *oldest = NULL;
@@ -204,7 +204,7 @@ static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
         const bool is_leaving = connection->stage == CONNECTION_LEAVING; /* it may have been refused */
         if (connection->stage != CONNECTION_NEW && !is_leaving) continue;
         has_unauthenticated = true;
-        if (is_leaving && !connection->is_half_closed) continue; /* it has not been told all */
+        if (is_leaving && !connection->is_half_closed) continue; /* its answer is not sent completely */
         if (connection->heard_ns + turn_ns > leader->when.looked_ns) continue;
         if (oldest == NULL || connection->heard_ns < oldest->heard_ns) oldest = connection;
     }
@@ -212,7 +212,7 @@ static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
     return oldest;
 }
 
-/* poll(2) would say at once that somebody waits. */
+/* Accepting pauses, since poll(2) would report the waiting connection at once. */
 static void cannot_accept(eni_leader *leader, int error)
 {
     eni_leader_listener *listener = &leader->listener;
@@ -225,7 +225,7 @@ static void cannot_accept(eni_leader *leader, int error)
     eni_error("leader", "accept failed: %s", strerror(error));
 }
 
-/* After all connections were served, so that those who are still unauthenticated peers have had their turn. */
+/* Called after all connections were served, so that unauthenticated peers have had their turn. */
 static void accept_all(eni_leader *leader)
 {
     bool is_full;
@@ -266,9 +266,10 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
         eni_leader_wish(leader, connection, &message);
     } else if (connection->stage == CONNECTION_NEW) {
         eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO,
-                          "what came first is no request to join: %s", why == NULL ? "another message" : why);
+                          "the first message is not a request to join: %s",
+                          why == NULL ? "it has another type" : why);
     } else if (leader->stage != LEADER_ENDING) {
-        snprintf(text, sizeof text, "it sent a message that the protocol forbids: %s", why);
+        snprintf(text, sizeof text, "it sent an invalid message: %s", why);
         eni_leader_lost(leader, connection, text);
     }
 }
@@ -365,7 +366,7 @@ static void wait_events(eni_leader *leader)
         eni_warn("leader", "poll failed: %s", strerror(errno));
 }
 
-/* What other threads of this process asked for. */
+/* Serves the requests of other threads of this process. */
 static void check_asked(eni_leader *leader)
 {
     char abort_reason[ENI_REASON_MAX], stop_why[ENI_REASON_MAX];
@@ -396,8 +397,8 @@ static void round_once(eni_leader *leader)
 {
     wait_events(leader);
     int64_t now_ns = eni_now_ns();
-    /* This process itself was stopped (Ctrl-Z, a suspended laptop): silence during that time is nobody's
-     * fault. */
+    /* This process itself was stopped (Ctrl-Z, a suspended laptop): the silence during that time does not
+     * count. */
     if (leader->when.looked_ns != 0 && now_ns - leader->when.looked_ns > leader->config.peer_timeout_ns / 2)
         for (size_t i = 0; i < leader->nconnections; i++)
             leader->connections[i].heard_ns = now_ns;
@@ -427,7 +428,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 static void leader_free(eni_leader *leader)
 {
@@ -487,19 +488,20 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     if (config->attributes != NULL)
         EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));
     if (leader->loop.wake_fd >= 0 && leader->loop.over_fd >= 0) return EN_OK;
-    return eni_fail(EN_EIO, "leader", "cannot make an event descriptor: %s", strerror(errno));
+    return eni_fail(EN_EIO, "leader", "cannot create an event descriptor: %s", strerror(errno));
 }
 
 en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
 {
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
-        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks: 1 to %d are possible", config->nranks,
-                        ENI_RANKS_MAX);
+        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks is not possible: use 1 to %d",
+                        config->nranks, ENI_RANKS_MAX);
     if (config->nfirst < 0 || config->nfirst > config->nranks || config->nplaces < 0)
-        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks, of which %d come first, %d at one time",
-                        config->nranks, config->nfirst, config->nplaces);
+        return eni_fail(EN_EINVAL, "leader",
+                        "invalid world: %d ranks, %d of them at the start, %d at one time", config->nranks,
+                        config->nfirst, config->nplaces);
     if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX)
-        return eni_fail(EN_EINVAL, "leader", "%d servers: at most %d are possible", config->nservers,
+        return eni_fail(EN_EINVAL, "leader", "%d servers are too many: the limit is %d", config->nservers,
                         ENI_SERVERS_MAX);
     eni_leader *leader = eni_alloc(sizeof *leader);
     if (leader == NULL) return EN_ENOMEM;
@@ -542,7 +544,7 @@ free_leader:
     return st;
 }
 
-/* ---- questions and wishes ---- */
+/* ---- queries and requests ---- */
 
 uint64_t eni_leader_samples(const eni_leader *leader)
 {
@@ -556,7 +558,7 @@ const eni_address *eni_leader_address(const eni_leader *leader)
 
 bool eni_leader_is_over(const eni_leader *leader)
 {
-    eni_leader *mutable = (eni_leader *)(uintptr_t)leader; /* the lock is not part of what const promises */
+    eni_leader *mutable = (eni_leader *)(uintptr_t)leader; /* the lock may change though *leader is const */
     pthread_mutex_lock(&mutable->lock);
     bool is_over = leader->end.is_over;
     pthread_mutex_unlock(&mutable->lock);

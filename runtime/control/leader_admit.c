@@ -1,8 +1,8 @@
-/* leader_admit.c - letting in: at the start, while the run goes on, and back after a psd was restarted.
+/* leader_admit.c - admission: at the start, while the run goes on, and again after psd was restarted.
  *
- * In a first incarnation all wait until the last one is there. Then the leader compares what they say, lets its own process
- * and then the other servers open what they have, and welcomes all. A revived leader knows the world from the previous
- * incarnation, and welcomes each as it comes back. */
+ * In a first incarnation all wait until the last one is there. Then the leader compares their key-values,
+ * lets its own process and then the other servers open their shards, and welcomes all. A revived leader knows
+ * the world from the previous incarnation, and welcomes each as it comes back. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
 
-/* Every rank's in its first incarnation; the leader's world carries it, so that psd knows whom to expect. */
+/* Those of every rank at first; the leader's world carries them, so that psd knows what to expect. */
 enum { FIRST_EPOCH = 1, FIRST_INCARNATION = 1 };
 static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their shards */
 
@@ -48,13 +48,13 @@ int32_t eni_leader_count_joined(const eni_leader *leader, bool is_server)
 
 /* ---- agreement ---- */
 
-/* How the others began is nothing to a newcomer: it gets the weights and the micro-batches of now. */
+/* The start of the run does not matter to a newcomer: it gets the current weights and micro-batches. */
 static bool is_of_the_start(const char *key)
 {
     return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0 || strcmp(key, "world-size") == 0;
 }
 
-/* Says the first key whose values differ. Both sides' keys are walked: none may be extra. */
+/* Finds the first key whose values differ. Walks both sides' keys: neither may have extra ones. */
 bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
                         const char *whose, char reason_out[ENI_REASON_MAX])
 {
@@ -74,9 +74,9 @@ bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_conne
     return true;
 }
 
-/* ---- letting in ---- */
+/* ---- admission ---- */
 
-/* What a connection knows of its peer moves into the world, which outlives it. */
+/* Moves a connection's peer into the world, which outlives it. */
 static void take_peer(eni_leader *leader, int32_t place, eni_connection *connection)
 {
     eni_peer_fini(&leader->peers[place]);
@@ -133,7 +133,7 @@ static void put_serve(eni_leader *leader, eni_leader_member *member)
     eni_connection_put(member->connection, &m);
 }
 
-/* The leader's own member data, then those of servers 1, 2, .. False: the run has ended. */
+/* The leader's own member data, then those of servers 1, 2, .. False if the run has ended. */
 static bool merge_member_data(eni_leader *leader)
 {
     size_t n = leader->terms.nmember_data, at = n;
@@ -155,7 +155,7 @@ static bool merge_member_data(eni_leader *leader)
     return true;
 }
 
-/* All servers serve: the ranks that wait get in, and those that come later at once. */
+/* All servers serve: admits the waiting ranks; later ones are admitted at once. */
 static void run(eni_leader *leader)
 {
     if (!merge_member_data(leader)) return;
@@ -165,7 +165,7 @@ static void run(eni_leader *leader)
         if (member->connection != NULL && member->connection->stage == CONNECTION_JOINED)
             welcome(leader, member);
     }
-    eni_debug("leader", "%d ranks are in", leader->config.nranks);
+    eni_debug("leader", "%d ranks have joined", leader->config.nranks);
 }
 
 static bool all_ready(const eni_leader *leader)
@@ -185,13 +185,14 @@ static void open_servers(eni_leader *leader)
     if (all_ready(leader)) run(leader);
 }
 
-/* A server's shards are open: the last one lets everybody in; one that came back tells everybody where. */
+/* A server's shards are open: after the last one all are admitted; the address of one that came back is sent
+ * to all. */
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *m)
 {
     eni_leader_member *member = eni_leader_member_of(leader, connection);
     const eni_key_value *member_data;
     if (member == NULL || connection->server == 0 || member->is_ready) {
-        eni_leader_lost(leader, connection, "it sent a message that was not due");
+        eni_leader_lost(leader, connection, "it sent an unexpected message");
         return;
     }
     if (eni_key_values_take(&m->member_data, &member_data) != EN_OK) {
@@ -214,7 +215,7 @@ void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_
 
 /* ---- a first incarnation ---- */
 
-/* Gives the ranks that asked for none the free ones, in connection order, and everyone his place. */
+/* Gives free ranks to those that asked for none, in connection order, and each member its connection. */
 static void assign_ranks(eni_leader *leader)
 {
     int32_t rank = 0;
@@ -258,7 +259,7 @@ static void make_world(eni_leader *leader, uint32_t epoch, uint64_t incarnation,
     leader->terms = (eni_terms){.budget = config->budget};
 }
 
-/* The leader's process opens what it has; false: it cannot, and all have been told. */
+/* Lets the leader's process open its shards; false if it cannot, and all have been informed. */
 static bool open_world(eni_leader *leader)
 {
     const eni_leader_config *config = &leader->config;
@@ -272,11 +273,11 @@ static bool open_world(eni_leader *leader)
     leader->world.budget = leader->terms.budget;
     leader->world.leader.member_data = leader->terms.member_data;
     leader->world.leader.nmember_data = leader->terms.nmember_data;
-    leader->when.looked_ns = eni_now_ns(); /* it may have taken its time */
+    leader->when.looked_ns = eni_now_ns(); /* it may have taken a while */
     return true;
 }
 
-/* Nobody has come as this rank so far. False: the run has ended. */
+/* This rank has not joined. False if the run has ended. */
 static bool leave_empty(eni_leader *leader, int32_t rank)
 {
     const eni_peer nobody = {.rank = rank, .host = "", .host_id = ""};
@@ -353,7 +354,8 @@ void eni_leader_return(eni_leader *leader, eni_connection *connection)
     member->connection = connection;
     member->step = -1;
     member->phase[0] = '\0';
-    /* A server is perhaps another process than before; of a rank that came late the state has the number only. */
+    /* A server may be another process than before; of a rank that joined late, the state has only the
+     * number. */
     if (place >= eni_leader_first_ranks(leader)) take_peer(leader, place, connection);
     if (connection->server > 0) {
         member->is_ready = false;
@@ -362,12 +364,12 @@ void eni_leader_return(eni_leader *leader, eni_connection *connection)
     }
     if (leader->stage != LEADER_RUNNING) return;
     welcome(leader, member);
-    eni_leader_check_end(leader); /* others may have said goodbye, and waited for this one */
+    eni_leader_check_end(leader); /* others may have sent BYE, and waited for this one */
 }
 
 /* ---- newcomers ---- */
 
-/* Whether it may come now; one that never may is told so. The place of a rank that may be lost may become free. */
+/* Whether it may join now; refuses one that never may. A missing rank's seat may become free. */
 static bool has_place(const eni_leader *leader, eni_connection *connection)
 {
     const int32_t living = eni_leader_count_living(leader);
@@ -377,18 +379,18 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
         missing += leader->members[r].stage == MEMBER_MISSING;
     if (atomic_load_explicit(&leader->claimed, memory_order_relaxed) >= leader->terms.budget ||
         eni_leader_is_stopping(leader))
-        return eni_leader_refuse(connection, EN_EINVAL,
-                                 "the run is ending: all its micro-batches are given out, or it was stopped");
-    if (living - missing >= leader->config.nplaces)
         return eni_leader_refuse(
             connection, EN_EINVAL,
-            "all %d places of the run are taken: wait for one to become free, or start the run "
-            "with a larger --max-workers",
-            leader->config.nplaces);
+            "the run is ending: all its micro-batches are handed out, or it was stopped");
+    if (living - missing >= leader->config.nplaces)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "all %d seats of the run are taken: wait for a free one, or start the run "
+                                 "with a larger --max-workers",
+                                 leader->config.nplaces);
     if (leader->ncame >= leader->config.nranks)
         return eni_leader_refuse(
             connection, EN_EINVAL,
-            "%d workers have come to this run, and that is all that can: %d for each of --max-workers=%d",
+            "%d workers have joined this run over time, which is the limit: %d for each of --max-workers=%d",
             leader->ncame, ENI_RANKS_PER_PLACE, leader->config.nplaces);
     if (!eni_leader_compare(leader->world.key_values, leader->world.nkey_values, connection, "the run",
                             reason))
@@ -396,12 +398,12 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
     return living < leader->config.nplaces;
 }
 
-/* It gets the next rank, and has done the gathers that the others have done. */
+/* Gives it the next rank, and counts the others' gathers as done. */
 static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathers)
 {
     const int32_t rank = leader->ncame;
     const eni_peer *peer = &connection->peer;
-    /* That we see: of this host and pid namespace. */
+    /* Visible to us: on this host and in this pid namespace. */
     const uint64_t born = connection->process_fd >= 0 ? peer->born : 0;
     eni_leader_member *member = &leader->members[rank];
     if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, born, (uint64_t)peer->pid) != EN_OK) return;
@@ -416,11 +418,11 @@ static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathe
     for (int32_t r = 0; r < rank; r++)
         if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &came);
     if (!eni_leader_has_own_member(leader))
-        eni_info("leader", "rank %d has come: pid %" PRId64 " on host %s", rank, connection->peer.pid,
+        eni_info("leader", "rank %d has joined: pid %" PRId64 " on host %s", rank, connection->peer.pid,
                  connection->peer.host);
 }
 
-/* Nobody is in a gather of the start any more: a newcomer has none behind it that another rank could still be in. */
+/* All have left the gathers of the start, so that a newcomer, which skips them, holds no rank up. */
 static bool all_train(const eni_leader *leader)
 {
     const int32_t first = eni_leader_first_ranks(leader);
@@ -433,8 +435,8 @@ static bool all_train(const eni_leader *leader)
     return true;
 }
 
-/* Those that wait get in once all have begun to train, and while no gather is under way: the first one that they take part
- * in is the one behind it. A rank that a psd waits for which came back has done the same gathers, so nobody waits for it. */
+/* Admits waiting newcomers once all have begun to train, and while no gather is under way: the next gather is
+ * their first. A rank that rejoins a restarted psd has done the same gathers, so it is not waited for. */
 void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns)
 {
     uint64_t gathers;

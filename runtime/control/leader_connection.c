@@ -1,6 +1,6 @@
-/* leader_connection.c - what all files of the leader need: say something to a member, close its connection,
- * write an entry of the journal, end the run for all. The other files of the leader call this one; it calls
- * none of them. */
+/* leader_connection.c - used by all files of the leader: send a message to a member, close its connection,
+ * write a journal entry, end the run for all. The other files of the leader call this one; it calls none of
+ * them. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "runtime/control/leader_state.h"
 
 static const int64_t linger_ns = ENI_SECOND;      /* how long a leaving connection may take to close */
-static const int64_t goodbye_ns = 2 * ENI_SECOND; /* how long all may take together when the run has ended */
+static const int64_t goodbye_ns = 2 * ENI_SECOND; /* how long all may take together after the run has ended */
 
 /* ---- one connection ---- */
 
@@ -44,9 +44,8 @@ bool eni_leader_refuse(eni_connection *connection, en_status status, const char 
 bool eni_leader_knows(const eni_leader *leader, eni_connection *connection, const eni_token *token)
 {
     if (eni_token_equal(token, &leader->config.token)) return true;
-    return eni_leader_refuse(
-        connection, EN_EDENIED,
-        "the job token is not this run's: it was started by someone else, or is an old one");
+    return eni_leader_refuse(connection, EN_EDENIED,
+                             "the job token is not this run's: it is another user's, or an old one");
 }
 
 void eni_connection_free(eni_connection *connection)
@@ -84,7 +83,7 @@ bool eni_leader_has_own_member(const eni_leader *leader)
 
 /* ---- the run ends ---- */
 
-/* Sends the last message to everyone who can still hear it and stops serving. */
+/* Sends the last message to all that can still receive it, and stops serving. */
 void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last)
 {
     pthread_mutex_lock(&leader->lock);

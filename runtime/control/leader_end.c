@@ -1,5 +1,5 @@
-/* leader_end.c - how the run ends, for one or for all: goodbyes, an early end in good order, and deaths: who
- * died first, and does the run go on without him. */
+/* leader_end.c - the end of the run, for one or for all: goodbyes, an early end in good order, and deaths:
+ * who died first, and whether the run goes on. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
-/* A rank that lost a neighbour's socket may give up a moment before the neighbour's control connection
- * closes: an ABORT waits this long for a death that explains it. */
+/* A rank that lost a neighbour's socket may abort a moment before the neighbour's control connection closes:
+ * an ABORT waits this long for a death that explains it. */
 static const int64_t abort_grace_ns = 200 * ENI_MILLI;
 
-/* One that is silent or stopped will not close its side: what is sent to it needs only to leave. */
+/* A silent or stopped member will not close its side; it only takes time to send. */
 static const int64_t silent_linger_ns = 100 * ENI_MILLI;
 
-/* To the first n members, as far as they are here: the ranks, or all. */
+/* Sends to those of the first n members that are here: the ranks, or all. */
 static void put_first(eni_leader *leader, int32_t n, const eni_message *m)
 {
     for (int32_t i = 0; i < n; i++)
@@ -25,7 +25,7 @@ static void put_first(eni_leader *leader, int32_t n, const eni_message *m)
 
 /* ---- goodbyes ---- */
 
-/* All blobs that it took part in are with everybody, so nobody will need it again. */
+/* All members have the blobs that it took part in, so it is not needed any more. */
 static bool may_go(const eni_leader *leader, const eni_leader_member *leaving)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
@@ -37,7 +37,7 @@ static bool may_go(const eni_leader *leader, const eni_leader_member *leaving)
     return true;
 }
 
-/* The run is not over with one that was asked to leave. */
+/* Confirms a goodbye. A rank that was asked to leave does not end the run. */
 static void let_go(eni_leader *leader, eni_leader_member *member)
 {
     eni_connection *connection = member->connection;
@@ -55,7 +55,7 @@ static void let_go(eni_leader *leader, eni_leader_member *member)
 void eni_leader_check_end(eni_leader *leader)
 {
     int32_t living = 0;
-    /* Goodbyes do not hide an abort. */
+    /* An abort takes precedence over goodbyes. */
     if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0) return;
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
         eni_leader_member *member = &leader->members[r];
@@ -64,7 +64,7 @@ void eni_leader_check_end(eni_leader *leader)
         living += eni_leader_member_lives(member);
     }
     if (living > 0 || leader->stage != LEADER_RUNNING) return;
-    eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* servers hear it */
+    eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* for the servers */
 }
 
 /* ---- the early end ---- */
@@ -89,8 +89,8 @@ static void pause_all(eni_leader *leader)
     eni_leader_check_paused(leader);
 }
 
-/* First all ranks say which step they may still take without asking, so that none is past the one that is
- * chosen then. Claims end at once. */
+/* First all ranks report the step that they may still take without asking, so that none is past the one that
+ * is then chosen. Claims end at once. */
 void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time)
 {
     pthread_mutex_lock(&leader->lock);
@@ -116,8 +116,8 @@ void eni_leader_begin_save(eni_leader *leader)
     pause_all(leader);
 }
 
-/* The step that some were told of already, by a psd that was killed then, and to which another has yet to come;
- * ENI_STEP_NEVER: none. *is_half_out: not all know of it. */
+/* The step of a checkpoint that a psd, killed meanwhile, announced to some ranks, and that another rank has
+ * yet to reach; ENI_STEP_NEVER: none. *is_half_out: not all know of it. */
 static uint64_t told_save(const eni_leader *leader, bool *is_half_out)
 {
     int64_t least = INT64_MAX;
@@ -138,12 +138,12 @@ static uint64_t told_save(const eni_leader *leader, bool *is_half_out)
     return step;
 }
 
-/* All save before one step; a stop that was asked for meanwhile comes after that. */
+/* All save before one step; a stop that was requested meanwhile follows. */
 static void choose_save(eni_leader *leader, uint64_t step)
 {
     eni_message saving = {.type = ENI_CTL_SAVING, .index = step};
     put_first(leader, leader->config.nranks, &saving);
-    leader->stop.saved_ns = eni_now_ns() + ENI_SECOND; /* who gets one signal as a whole asks within that */
+    leader->stop.saved_ns = eni_now_ns() + ENI_SECOND; /* a signal to all arrives within it */
     leader->stop.stage = STOP_NONE;
     leader->stop.is_save = false;
     const eni_message stop = stop_message(leader, ENI_CTL_STOPPING);
@@ -180,7 +180,7 @@ void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member)
     eni_leader_member_put(member, &m);
 }
 
-/* ---- one that is lost ---- */
+/* ---- a lost member ---- */
 
 static eni_death describe(const eni_leader *leader, const eni_peer *peer, const eni_leader_member *member,
                           const char *cause)
@@ -195,7 +195,7 @@ static eni_death describe(const eni_leader *leader, const eni_peer *peer, const 
     return death;
 }
 
-/* The run ends with it. */
+/* Ends the run because of this death. */
 static void end_with(eni_leader *leader, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];
@@ -216,7 +216,7 @@ static bool others_live(const eni_leader *leader, const eni_leader_member *lost)
     return false;
 }
 
-/* --on-worker-loss=continue: the leader's process hears it first, so that no shard waits for him. */
+/* --on-worker-loss=continue: the leader's process is informed first, so that no shard waits for the rank. */
 static void go_on_without(eni_leader *leader, eni_leader_member *member, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];
@@ -235,7 +235,7 @@ static void go_on_without(eni_leader *leader, eni_leader_member *member, const e
     eni_leader_check_end(leader);
 }
 
-/* All that it may not have heard of a leader that died; what it has, it passes over. */
+/* Repeats to rank 0 what a dead leader may not have sent; rank 0 skips what it knows. */
 void eni_leader_tell_presence(eni_leader *leader)
 {
     for (int32_t r = 1; r < leader->ncame; r++) {
@@ -243,15 +243,15 @@ void eni_leader_tell_presence(eni_leader *leader)
         const eni_message went = {.type = ENI_CTL_WENT, .rank = r};
         eni_message came = {.type = ENI_CTL_CAME}, left = {.type = ENI_CTL_LEFT};
         eni_message_set_peer(&came, &leader->peers[r]);
-        left.death = describe(leader, &leader->peers[r], member, "psd died before it could tell more");
+        left.death = describe(leader, &leader->peers[r], member, "psd died before it could send the cause");
         if (r >= eni_leader_first_ranks(leader)) eni_leader_member_put(leader->members, &came);
         if (member->stage == MEMBER_LEFT) eni_leader_member_put(leader->members, &went);
         if (member->stage == MEMBER_LOST) eni_leader_member_put(leader->members, &left);
     }
 }
 
-/* Before its first step the others may wait for what only it can pass to them. A newcomer owes nothing; of whom a leader
- * that came back was not told the step it has been taken. */
+/* Before its first step the others may wait for data that only this rank can send. A newcomer owes none. A
+ * revived leader does not know the steps, and assumes that they have begun. */
 static bool is_at_the_start(const eni_leader *leader, const eni_leader_member *member)
 {
     return member->step < 0 && member - leader->members < eni_leader_first_ranks(leader) &&
@@ -273,7 +273,7 @@ static void lose(eni_leader *leader, eni_leader_member *member, const eni_death 
         end_with(leader, death);
 }
 
-/* It may be alive, or wake up one day: then it hears that the others go on without it. */
+/* It may be alive, or resume one day: then it learns that the others go on without it. */
 static void part(eni_connection *connection, eni_leader_member *member, const eni_death *death)
 {
     const eni_message dead = {.type = ENI_CTL_DEAD, .death = *death};
@@ -286,7 +286,7 @@ static void part(eni_connection *connection, eni_leader_member *member, const en
     }
 }
 
-/* A newcomer that waits is nobody's loss. */
+/* A waiting newcomer is simply dropped. */
 static bool is_let_go(eni_connection *connection)
 {
     if (connection->stage != CONNECTION_JOINED || !connection->is_newcomer) return false;
@@ -303,7 +303,7 @@ void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char 
     lose(leader, member, &death);
 }
 
-/* A server may be started again; nobody else may come back while we live. */
+/* A server may be started again; a rank may not come back while this leader lives. */
 void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection, const char *cause)
 {
     eni_leader_member *member = eni_leader_member_of(leader, connection);
@@ -324,7 +324,7 @@ void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
     eni_connection_free(connection);
 }
 
-/* ---- one that gives up ---- */
+/* ---- a member that aborts ---- */
 
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason)
 {
@@ -346,16 +346,16 @@ void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const ch
                  "%s (pid %" PRId64 " on host %.100s) gave up: %.300s", who, connection->peer.pid,
                  connection->peer.host, reason);
     }
-    if (member != NULL) { /* what it does from now on is no death */
+    if (member != NULL) { /* whatever it does from now on does not count as a death */
         member->stage = MEMBER_GONE;
         member->connection = NULL;
     }
-    bool is_joining = leader->stage != LEADER_RUNNING; /* then nobody has a neighbour yet */
+    bool is_joining = leader->stage != LEADER_RUNNING; /* no rank has a neighbour yet */
     eni_connection_leave(connection);
     if (is_joining) eni_leader_finish(leader, EN_EPEER, leader->abort.reason);
 }
 
-/* ---- one that is silent, or does not come ---- */
+/* ---- a member that is silent, or missing ---- */
 
 static void lose_silent(eni_leader *leader, eni_leader_member *member, int64_t silent_ns)
 {
@@ -382,8 +382,8 @@ static void never_back(eni_leader *leader, eni_leader_member *member, const char
     lose(leader, member, &death);
 }
 
-/* A rank of this host that died with the leader before us, or after it: nobody would hear of it. A server may come back as
- * another process. */
+/* A rank of this host that died together with the previous leader, or after it, which nothing else would
+ * report. A server may come back as another process. */
 static bool has_ended(const eni_leader *leader, int32_t i)
 {
     const eni_peer *peer = &leader->peers[i];
@@ -395,9 +395,9 @@ static bool has_ended(const eni_leader *leader, int32_t i)
 static void check_missing(eni_leader *leader, int32_t i, int64_t now_ns)
 {
     eni_leader_member *member = &leader->members[i];
-    char cause[120] = "its process ended while psd was away";
+    char cause[120] = "its process ended while psd was gone";
     const int64_t missing_ns = now_ns - member->missing_ns;
-    if (missing_ns >= eni_leader_back_ns(leader)) /* or not READY */
+    if (missing_ns >= eni_leader_back_ns(leader)) /* or it is back without READY */
         snprintf(cause, sizeof cause, "it did not come back within %.3g s", (double)missing_ns / 1e9);
     else if (member->connection != NULL || !has_ended(leader, i))
         return;

@@ -1,6 +1,6 @@
-/* leader_gather.c - blobs of all for all. Every rank numbers its gathers 1, 2, ..; the one that is open is
- * the first that some rank has not been sent. After a rejoin a rank may be one ahead of another: it sends its
- * last blob again, for the one who lost the answer. */
+/* leader_gather.c - all-gather of small blobs. Every rank numbers its gathers 1, 2, ..; the open one is the
+ * first that some rank has not received. After a rejoin a rank may be one ahead of another: it sends its last
+ * blob again, for the one that missed the answer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static bool takes_part(const eni_leader_member *member)
            member->stage == MEMBER_MISSING;
 }
 
-/* The number of the gather that is open; 0: nobody is there to gather. */
+/* The number of the open gather; 0 without ranks. */
 static uint64_t open_number(const eni_leader *leader)
 {
     uint64_t least = UINT64_MAX;
@@ -30,7 +30,7 @@ static uint64_t open_number(const eni_leader *leader)
     return least == UINT64_MAX ? 0 : least + 1;
 }
 
-/* The lowest rank that has sent its blob of this number; NULL. */
+/* The lowest rank that has sent its blob of this number; NULL if none has. */
 static const eni_leader_member *first_in(const eni_leader *leader, uint64_t number)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++)
@@ -87,7 +87,7 @@ static eni_blob blob_of(const eni_kept *kept)
     return kept == NULL || kept->data == NULL ? (eni_blob){nothing, 0} : (eni_blob){kept->data, kept->bytes};
 }
 
-/* Everything is here: who has not been sent it gets all blobs, and the leader's last. */
+/* All blobs are here: sends all, and last the leader's, to the ranks that have not received them. */
 static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *opened)
 {
     uint32_t nranks = (uint32_t)leader->config.nranks, nmembers = (uint32_t)leader->nmembers;
@@ -112,7 +112,7 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *o
         leader->config.on_gather(leader->config.user, tag, blobs, is_asked ? nmembers : nranks, &own);
     if (own.bytes == 0 && strcmp(tag, ENI_GATHER_BEGIN) == 0)
         own = (eni_blob){(const uint8_t *)&now_ns, sizeof now_ns};
-    blobs[nranks] = own; /* the servers' are the leader's to fold into its own */
+    blobs[nranks] = own; /* the leader folds the servers' blobs into its own */
     if (own.bytes > ENI_BLOB_MAX)
         eni_leader_finish(leader, EN_EINVAL, "the leader's own blob is over the limit");
     else
@@ -121,9 +121,9 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *o
     forget(leader, number);
 }
 
-/* ---- is it complete? ---- */
+/* ---- completeness ---- */
 
-/* Whether all servers have said what they add, which they do to "result"; asks them once. */
+/* Whether all servers have sent their part, which they add to "result"; asks them once. */
 static bool servers_added(eni_leader *leader, uint64_t number, const char *tag)
 {
     bool has_all = true;
@@ -147,7 +147,7 @@ void eni_leader_try_gather(eni_leader *leader)
         uint64_t number = open_number(leader);
         const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
         const eni_kept *kept = first == NULL ? NULL : eni_leader_member_blob(first, number);
-        /* After an abort all hear that in a moment instead of an answer. */
+        /* After an abort all are about to get that instead of an answer. */
         if (kept == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0) return;
         for (int32_t r = 0; r < leader->config.nranks; r++) {
             const eni_leader_member *member = &leader->members[r];
@@ -167,9 +167,9 @@ void eni_leader_try_gather(eni_leader *leader)
     }
 }
 
-/* ---- what comes ---- */
+/* ---- incoming blobs ---- */
 
-/* Its own next gather; or, from one who was let in again, the one that it has done already. */
+/* Whether this is its next gather, or, after a rejoin, the one that it has already done. */
 static bool is_due(const eni_leader_member *member, uint64_t number)
 {
     bool is_next = number == member->told + 1;
@@ -204,7 +204,7 @@ const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, con
 const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
     if (leader->asked_gather == 0 || m->number != leader->asked_gather || member->added.number == m->number)
-        return "it sent a blob that nobody asked for";
+        return "it sent a blob that was not requested";
     if (!eni_kept_fill(&member->added, m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return NULL;

@@ -1,4 +1,4 @@
-/* leader_join.c - one JOIN: whether its sender may come in, by what it says alone, and who is still missing. */
+/* leader_join.c - checks one JOIN by its own content, and reports who is still missing. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +15,7 @@ static const int64_t notice_again_ns = 30 * ENI_SECOND;
 
 /* ---- one JOIN ---- */
 
-/* What holds for every JOIN, in the order in which it may be told to an unauthenticated peer: the token
- * first. */
+/* Checks that apply to every JOIN, in an order safe to reveal to an unauthenticated peer: the token first. */
 static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     const int32_t nranks = leader->config.nranks, first = eni_leader_first_ranks(leader);
@@ -25,20 +24,20 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
     if (!eni_leader_knows(leader, connection, &join->token)) return false;
     if (is_newcomer && leader->config.nplaces == 0)
         return eni_leader_refuse(connection, EN_EINVAL,
-                                 "this run takes no newcomers: it was started without --max-workers=N");
+                                 "this run accepts no newcomers: it was started without --max-workers=N");
     if (is_newcomer && join->nranks != nranks)
         return eni_leader_refuse(connection, EN_EINVAL,
-                                 "a newcomer was told --max-workers=%d, the run --max-workers=%d",
+                                 "a newcomer has --max-workers=%d, the run --max-workers=%d",
                                  join->nranks / ENI_RANKS_PER_PLACE, leader->config.nplaces);
     if (join->nranks != nranks)
-        return eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
+        return eni_leader_refuse(connection, EN_EINVAL, "a %s has --world-size=%d, the leader %d",
                                  join->server > 0 ? "server" : "worker", join->nranks, nranks);
     if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
         return eni_leader_refuse(
             connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d%s", join->rank,
-            first, first - 1, leader->config.nplaces > 0 ? ", and one that comes later is --rank=new" : "");
+            first, first - 1, leader->config.nplaces > 0 ? "; a later one must use --rank=new" : "");
     if (join->server > 0 && join->nservers != nservers)
-        return eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d",
+        return eni_leader_refuse(connection, EN_EINVAL, "psd %d has --servers=%d, the leader %d",
                                  join->server, join->nservers, nservers);
     if (join->server >= nservers)
         return eni_leader_refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers",
@@ -46,7 +45,7 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
     return true;
 }
 
-/* A process that comes while the run goes on: it must be one that is missing, and the one that it was. */
+/* A process that joins a running run must be a missing member, and the same one as before. */
 static bool check_return(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     const int32_t nranks = eni_leader_first_ranks(leader);
@@ -58,21 +57,21 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
     eni_peer_name(eni_leader_member_number(leader, member), who);
     if ((member->stage == MEMBER_GONE || member->stage == MEMBER_LEFT) &&
         join->incarnation == leader->world.incarnation) {
-        /* Its goodbye was written down, not answered. */
+        /* Its goodbye was recorded, but not answered. */
         eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
         eni_connection_leave(connection);
         return false;
     }
     if (join->incarnation != 0 && join->incarnation != leader->world.incarnation)
         return eni_leader_refuse(connection, EN_EINVAL,
-                                 "%s comes back from another run or another life of it", who);
+                                 "%s belongs to another run, or to an earlier incarnation of this one", who);
     if (member->stage != MEMBER_MISSING || member->connection != NULL)
         return eni_leader_refuse(connection, EN_EINVAL,
-                                 "%s cannot join again: it is here, has left, or was lost", who);
+                                 "%s cannot join again: it is connected, has left, or was lost", who);
     if (join->server == 0 && join->number > member->claims)
         return eni_leader_refuse(
             connection, EN_EMISMATCH,
-            "%s was given micro-batches that the restarted psd does not know of: its journal is older", who);
+            "%s holds micro-batches that the restarted psd does not know of: its journal is older", who);
     if (join->server == 0 &&
         !eni_leader_compare(leader->world.key_values, leader->world.nkey_values, connection, "psd", reason))
         return eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
@@ -86,8 +85,8 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
         return check_return(leader, connection, join);
     if (join->incarnation != 0 && join->server == 0)
         return eni_leader_refuse(connection, EN_EINVAL,
-                                 "rank %d comes back to a psd that knows nothing of its run: this one was "
-                                 "started anew, without the --state=FOLDER of the psd that died",
+                                 "rank %d rejoins a psd that does not know its run: this psd was started "
+                                 "anew, without the --state=FOLDER of the one that died",
                                  join->rank);
     char who[32];
     const int32_t number = join->server > 0 ? -1 - join->server : join->rank;
@@ -107,7 +106,8 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     return true;
 }
 
-/* What it said of itself, copied; the checks may need it, and free it with the connection. */
+/* Copies its peer and key-values from the JOIN; the checks may need them, and free them with the
+ * connection. */
 static en_status take_join(eni_connection *connection, const eni_message *join)
 {
     if (eni_peer_init(&connection->peer, join) != EN_OK) return EN_ENOMEM;
@@ -122,7 +122,7 @@ static en_status take_join(eni_connection *connection, const eni_message *join)
     return EN_OK;
 }
 
-/* Names and values go into logs and files, so no member may write lines of its own there. */
+/* Names and values go into logs and files, so no member may insert lines of its own. */
 static bool check_text(eni_connection *connection)
 {
     for (size_t i = 0; i < connection->nkey_values; i++) {
@@ -131,13 +131,14 @@ static bool check_text(eni_connection *connection)
         if (is_name && eni_is_text(said->value)) continue;
         return eni_leader_refuse(
             connection, EN_EINVAL,
-            "the %s \"%.120s\" has a control character, or is not UTF-8: give it another %s",
+            "the %s \"%.120s\" contains a control character, or is not UTF-8: use another %s",
             is_name ? "value of" : "name", said->key, is_name ? "one" : "name");
     }
     return true;
 }
 
-/* Those that wait have connections, which the run's own ranks must find free: no more than there are places. */
+/* Waiting newcomers use connections that the run's own ranks need: at most as many may wait as there are
+ * seats. */
 static bool may_wait(const eni_leader *leader, eni_connection *connection)
 {
     int32_t waiting = 0;
@@ -145,9 +146,8 @@ static bool may_wait(const eni_leader *leader, eni_connection *connection)
         waiting += leader->connections[i].stage == CONNECTION_JOINED && leader->connections[i].is_newcomer;
     if (leader->stage == LEADER_ENDING) return eni_leader_refuse(connection, EN_EINVAL, "the run is ending");
     if (waiting >= leader->config.nplaces)
-        return eni_leader_refuse(connection, EN_EINVAL,
-                                 "%d newcomers wait already, and the run has %d places", waiting,
-                                 leader->config.nplaces);
+        return eni_leader_refuse(connection, EN_EINVAL, "%d newcomers already wait, and the run has %d seats",
+                                 waiting, leader->config.nplaces);
     return true;
 }
 
@@ -164,19 +164,19 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);
-    /* So that it can name us when we end before WELCOME. */
+    /* So that it can name us if we end before WELCOME. */
     eni_message introduction = {.type = ENI_CTL_LEADER};
     const eni_peer self = eni_leader_own_peer(leader);
     eni_message_set_peer(&introduction, &self);
     eni_connection_put(connection, &introduction);
     eni_debug("leader", "rank %d joined: pid %" PRId64 " on host %s", connection->peer.rank, join->pid,
               join->host);
-    if (connection->is_newcomer) return; /* it is let in when the others train */
+    if (connection->is_newcomer) return; /* admitted once the others train */
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         eni_leader_return(leader, connection);
 }
 
-/* ---- while not all are there ---- */
+/* ---- while members are missing ---- */
 
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
 {
@@ -207,7 +207,7 @@ static void give_up(eni_leader *leader)
     eni_leader_finish(leader, EN_ETIMEOUT, reason);
 }
 
-/* psd says itself whom it waits for; a leader inside rank 0 has a member that does. */
+/* psd logs itself whom it waits for; a leader inside rank 0 has a member that does. */
 static void say_who_is_missing(eni_leader *leader, int64_t now_ns)
 {
     char have[ENI_REASON_MAX];

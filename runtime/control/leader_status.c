@@ -1,5 +1,6 @@
-/* leader_status.c - how the run stands, for those who look: who waits for whom, in words, and a wait that
- * cannot end; the loss and hits of a step over all ranks, for rank 0; and the leader's file for `entrain ps` (runs.h), written when what is known has changed. */
+/* leader_status.c - the state of the run for observers: who waits for whom, and a wait that cannot end; the
+ * loss and hits of a step over all ranks, for rank 0; and the leader's file for `entrain ps` (runs.h),
+ * written when it has changed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 enum { NAMED_AT_MOST = 3, ATTRIBUTES_MAX = 34 };
 static const int64_t look_every_ns = 100 * ENI_MILLI;
 
-/* Goes on with a sentence; what does not fit is cut off. */
+/* Appends to a sentence, which is truncated if it gets too long. */
 #define say(sentence, ...) eni_text_add(sentence, ENI_REASON_MAX, __VA_ARGS__)
 
 static bool is_gather(const eni_message *wait)
@@ -40,7 +41,7 @@ static void say_place(char *s, const eni_message *wait)
 
 /* ---- explaining ---- */
 
-/* Whether the member has still to come to where somebody waits. */
+/* Whether the member has yet to reach the operation that another waits in. */
 static bool is_behind(const eni_leader_member *member, const eni_message *wait)
 {
     if (member->stage >= MEMBER_GONE) return false;
@@ -70,7 +71,7 @@ static void say_state(const eni_leader *leader, char *s, const eni_leader_member
         return;
     } else
         say(s, "alive, %s %s", member->waits ? "waiting in" : "in",
-            member->phase[0] ? member->phase : "its start");
+            member->phase[0] ? member->phase : "its startup");
     if (member->step >= 0 && member->step != asked_step && !is_stopped)
         say(s, " of step %" PRId64, member->step);
 }
@@ -85,7 +86,7 @@ static void say_member(const eni_leader *leader, char *s, const eni_leader_membe
     say_state(leader, s, member, now_ns, asked_step);
 }
 
-/* Nobody is behind: then it is a server's answer that is due, or bytes are on their way. */
+/* No rank is behind: a server's answer is missing, or bytes are on their way. */
 static void say_nobody(const eni_leader *leader, char *s, const eni_message *wait)
 {
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
@@ -94,7 +95,7 @@ static void say_nobody(const eni_leader *leader, char *s, const eni_message *wai
             return;
         }
     if (leader->config.rank < 0)
-        say(s, " for the answer of psd (host %.60s, pid %" PRId64 "): alive", leader->config.host,
+        say(s, " for an answer of psd (host %.60s, pid %" PRId64 "): alive", leader->config.host,
             leader->world.leader.pid);
     else
         say(s, " though all ranks are there: is %sthe network slow?",
@@ -120,20 +121,20 @@ static void explain(const eni_leader *leader, const eni_message *wait, char *s)
     if (behind > NAMED_AT_MOST) say(s, "; and %d more", behind - NAMED_AT_MOST);
 }
 
-/* One that waits for the others to join hears who is missing. */
+/* Explains to a waiting member who is missing. */
 static void explain_join(const eni_leader *leader, const eni_message *wait, char *s)
 {
     char have[ENI_REASON_MAX];
     double left = (double)(leader->when.join_deadline_ns - eni_now_ns()) / 1e9;
     if (leader->stage == LEADER_RUNNING) {
-        say(s, "a newcomer is let in when all train and a place is free: it waits since %.1f s",
+        say(s, "a newcomer is admitted when all train and a seat is free: waiting for %.1f s",
             (double)wait->waited_ns / 1e9);
         return;
     }
     if (leader->stage == LEADER_JOINING)
         eni_leader_have(leader, have);
     else
-        snprintf(have, sizeof have, "all ranks are there, the servers open their shards");
+        snprintf(have, sizeof have, "all ranks are there, the servers are opening their shards");
     say(s, "%.400s after %.1f s; giving up in %.0f s", have, (double)wait->waited_ns / 1e9,
         left > 0 ? left : 0);
 }
@@ -156,9 +157,9 @@ void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_lead
 
 /* ---- a wait that cannot end ---- */
 
-/* Every living rank has said in which wait it is, nothing has moved since long enough, and none is silent:
- * then nobody can move any more if they are not all at one place. Not so while a server is away, an early end
- * is being chosen, a network is emulated, or bytes still flow (a rank counts them as moves). */
+/* Whether every living rank has reported its wait, nothing has moved for long enough, and none is silent: if
+ * they are not all in the same operation, none can proceed. Not while a server is away, an early end is being
+ * chosen, a network is emulated, or bytes still flow (a rank counts them as moves). */
 static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_out)
 {
     const eni_leader_member *first = NULL;
@@ -191,7 +192,7 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
     char s[ENI_REASON_MAX] = "";
     if (leader->abort.at_ns != 0 || leader->stop.stage == STOP_PAUSING) return;
     if (!all_stuck(leader, now_ns, &is_split) || !is_split) return;
-    say(s, "all wait and nobody can go on, an exchange was skipped:");
+    say(s, "deadlock: all ranks wait in different operations, an exchange was skipped:");
     for (int32_t r = 0, named = 0; r < leader->ncame; r++) {
         const eni_leader_member *member = &leader->members[r];
         if (member->stage >= MEMBER_LEFT) continue;
@@ -207,8 +208,8 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
 
 /* ---- loss and hits over all ranks ---- */
 
-/* The place of a step's sum: its own, a free one, or that of the oldest step, which some rank has left behind. NULL:
- * this one is older than all. */
+/* The entry of a step's sum: its own, a free one, or that of the oldest step, which some rank has left
+ * behind. NULL if this step is older than all. */
 static eni_score *place_of(eni_leader *leader, uint64_t step)
 {
     eni_score *oldest = NULL;
@@ -222,14 +223,14 @@ static eni_score *place_of(eni_leader *leader, uint64_t step)
     return oldest;
 }
 
-/* Only shown, so a part that cannot be costs the sum of its step and no run. */
+/* Only shown, so an impossible part costs the sum of its step, but not the run. */
 void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const eni_message *m)
 {
     const eni_score *part = &m->score;
     if (part->total == 0 || part->covered > part->total || part->hits > part->covered) {
         if (!leader->status.has_bad_score)
             eni_warn("leader",
-                     "rank %d told of a step with more samples than it has: loss and accuracy of such steps "
+                     "rank %d reported a step with more samples than it has: loss and accuracy of such steps "
                      "are not shown",
                      eni_leader_member_number(leader, member));
         leader->status.has_bad_score = true;
@@ -256,7 +257,7 @@ static eni_run_stage run_stage(const eni_leader *leader)
     return eni_leader_is_stopping(leader) ? ENI_RUN_STOPPING : ENI_RUN_RUNNING;
 }
 
-/* What the leader was given, the model if only the ranks know it, and where it leads. */
+/* The attributes given to the leader, the model if only the ranks know it, and the leader's address. */
 static size_t collect_attributes(const eni_leader *leader, eni_key_value *attributes, size_t room)
 {
     size_t n = leader->config.nattributes < room - 2 ? leader->config.nattributes : room - 2;
@@ -268,7 +269,7 @@ static size_t collect_attributes(const eni_leader *leader, eni_key_value *attrib
     return n;
 }
 
-/* `peer` is the world's: what a connection knew of its peer goes with the connection. */
+/* `peer` is the world's: a connection's own copy goes with the connection. */
 static eni_rank_state member_state(const eni_leader_member *member, const eni_peer *peer)
 {
     if (member->stage >= MEMBER_GONE) return ENI_RANK_GONE;
@@ -277,7 +278,7 @@ static eni_rank_state member_state(const eni_leader_member *member, const eni_pe
     return member->waits != ENI_WAITS_NOT ? ENI_RANK_WAITING : ENI_RANK_ACTIVE;
 }
 
-/* While the ranks gather, only its connection knows who has come. */
+/* While the ranks join, only the connection knows its peer. */
 static const eni_peer *find_peer(const eni_leader *leader, int32_t at, int32_t number, bool *is_joined_out)
 {
     *is_joined_out = false;
@@ -305,7 +306,7 @@ static void collect_member(const eni_leader *leader, int32_t at, eni_run_rank *r
     snprintf(rank->host, sizeof rank->host, "%s", peer->host);
 }
 
-/* Those that take part: where ranks come and go, not all that there have been. */
+/* The ranks that take part: where ranks come and go, not all that ever joined. */
 static int32_t count_workers(const eni_leader *leader)
 {
     const int32_t n = leader->config.nplaces == 0 ? leader->config.nranks : eni_leader_count_living(leader);

@@ -1,5 +1,5 @@
-/* leader_wish.c - what somebody outside the run wants of it (ask.h): other workers of an elastic run, or a rank to leave one
- * whose ranks come and go. Who asks shows the token, gets one answer and goes. */
+/* leader_wish.c - a request from outside the run (ask.h): other workers of an elastic run, or a rank to leave
+ * one whose ranks come and go. The sender shows the token, gets one answer and disconnects. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +11,11 @@
 
 static const char *cannot_leave(const eni_leader *leader, int64_t rank)
 {
-    if (leader->config.nplaces == 0) return "its ranks come and go only with --max-workers=N";
-    if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
+    if (leader->config.nplaces == 0) return "its ranks are fixed: it was started without --max-workers=N";
+    if (rank == 0) return "rank 0 keeps the curve and the result; use `entrain stop` to end the run";
     if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
-    if (leader->members[rank].stage != MEMBER_HERE) return "that rank is not here any more";
-    return leader->members[rank].is_leaving ? "it was asked to already" : NULL;
+    if (leader->members[rank].stage != MEMBER_HERE) return "that rank has already left";
+    return leader->members[rank].is_leaving ? "it was already asked to leave" : NULL;
 }
 
 void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank)
@@ -28,7 +28,7 @@ void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank)
 
 /* ---- another number of workers ---- */
 
-/* Other workers than now, of an elastic run; 0: that cannot be, and why. */
+/* The new number of workers of an elastic run; 0 if it is not possible, and why. */
 static int32_t resized(const eni_leader *leader, int64_t change, char why_out[ENI_REASON_MAX])
 {
     const eni_worker_range *e = &leader->config.elastic;
@@ -39,44 +39,43 @@ static int32_t resized(const eni_leader *leader, int64_t change, char why_out[EN
     eni_worker_range_list(e, fitting, sizeof fitting);
     if (change > 0 && wanted > e->max)
         snprintf(why_out, ENI_REASON_MAX,
-                 "it has %d worker%s, and --elastic=%d..%d lets it have %d at most: ask for fewer, or none",
+                 "it has %d worker%s, and --elastic=%d..%d allows %d at most: ask for fewer, or none",
                  (int)now, now == 1 ? "" : "s", e->min, e->max, e->max);
     else if (change > 0 && fit != wanted)
         snprintf(why_out, ENI_REASON_MAX,
-                 "%d workers cannot share out the %" PRId64
+                 "%d workers cannot share the %" PRId64
                  " samples of a step (--global-batch-size) evenly: %s can",
                  (int)wanted, e->batch, fitting);
     else if (fit == 0)
         snprintf(why_out, ENI_REASON_MAX,
                  "it has %d worker%s, and with --elastic=%d..%d and %" PRId64
-                 " samples a step it cannot have fewer: %s can share them out",
+                 " samples a step it cannot have fewer: %s can share them",
                  (int)now, now == 1 ? "" : "s", e->min, e->max, e->batch, fitting);
     else
         return fit;
     return 0;
 }
 
-/* ---- one wish ---- */
+/* ---- one request ---- */
 
 static const char *not_now(const eni_leader *leader)
 {
     if (leader->stage == LEADER_ENDING || eni_leader_is_stopping(leader)) return "it is ending";
-    return leader->stage != LEADER_RUNNING ? "not all of its workers are here yet: ask again when they are"
-                                           : NULL;
+    return leader->stage != LEADER_RUNNING ? "not all of its workers have joined yet: ask again later" : NULL;
 }
 
-/* NULL: it can be asked; else why not. */
+/* NULL if the request is possible; else why not. */
 static const char *why_not(const eni_leader *leader, const eni_message *wish)
 {
     const char *no = not_now(leader);
     if (no != NULL || wish->kind == ENI_ASK_LEAVE)
         return no != NULL ? no : cannot_leave(leader, wish->amount);
-    if (wish->kind != ENI_ASK_RESIZE) return "it does not know that wish: is `entrain` of another version?";
+    if (wish->kind != ENI_ASK_RESIZE)
+        return "it does not know this kind of request: is `entrain` of another version?";
     if (leader->config.elastic.max > 0) return NULL;
-    return leader->config.nplaces > 0
-               ? "its ranks come and go one by one: `entrain join` starts those that come"
-               : "its number of workers cannot change: it was not started with --elastic=MIN..MAX, or its "
-                 "ranks have state of their own";
+    return leader->config.nplaces > 0 ? "its ranks come and go one by one: `entrain join` starts another one"
+                                      : "its number of workers is fixed: it was started without "
+                                        "--elastic=MIN..MAX, or its ranks have state of their own";
 }
 
 /* `said` is the answer: "2 workers; 3 workers cannot share out .." */
@@ -110,7 +109,7 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
                  uneven);
     } else {
-        eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
+        eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* recorded before it is answered */
     }
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);

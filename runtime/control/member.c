@@ -1,9 +1,9 @@
-/* member.c - a member's calls: where this rank is, how the run is, and what waits for the leader: claims,
- * gathers, the early end, goodbyes. What is under way when psd goes away stays under way: it is asked again
- * after the rejoin (member_join.c). The other files of the member call this one; it calls none of them.
+/* member.c - a member's calls: the progress of this rank, the state of the run, and requests to the leader:
+ * claims, gathers, the early end, goodbyes. A request that is open when psd goes away stays open: it is sent
+ * again after the rejoin (member_join.c). The other files of the member call this one; it calls none of them.
  *
  * The status is one atomic word, set once: first the reason and the death are stored, then the status, then
- * everybody who may wait is woken. */
+ * all waiting threads are woken. */
 #include "runtime/control/member.h"
 
 #include <errno.h>
@@ -18,9 +18,9 @@
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 
-enum { SCORES_BYTES = 1 << 16 }; /* not sent yet: to a leader that is stopped they do not pile up */
+enum { SCORES_BYTES = 1 << 16 }; /* of unsent scores: they do not pile up for a stopped leader */
 
-/* ---- where the compute thread is ---- */
+/* ---- progress of the compute thread ---- */
 
 void eni_member_note(eni_member *member, int64_t step, const char *phase)
 {
@@ -95,7 +95,7 @@ void eni_member_wait_end(eni_member *member)
     atomic_store_explicit(&member->place.waits_for_device, 0, memory_order_relaxed);
 }
 
-/* ---- how the run is ---- */
+/* ---- state of the run ---- */
 
 en_status eni_member_status(const eni_member *member)
 {
@@ -189,12 +189,12 @@ int64_t eni_member_away_since(const eni_member *member)
     return atomic_load_explicit(&member->lead.away_since, memory_order_acquire);
 }
 
-/* ---- what to tell the leader ---- */
+/* ---- messages to the leader ---- */
 
 en_status eni_member_put(eni_member *member, const eni_message *message)
 {
-    if (member->stage != MEMBER_HERE) return EN_OK; /* said again after the rejoin */
-    eni_member_put_scores(member);                  /* before it: in the last gather the last ones come */
+    if (member->stage != MEMBER_HERE) return EN_OK; /* sent again after the rejoin */
+    eni_member_put_scores(member);                  /* first: the last scores must precede the last gather */
     EN_TRY(eni_message_put(&member->link, message));
     eventfd_write(member->thread.wake_fd, 1);
     return EN_OK;
@@ -202,8 +202,8 @@ en_status eni_member_put(eni_member *member, const eni_message *message)
 
 /* ---- the run is broken ---- */
 
-/* Ends the run for this process: status, reason and death first, then everything that somebody may wait on.
- * The first call wins. */
+/* Ends the run for this process: stores status, reason and death first, then signals all that threads wait
+ * on. The first call wins. */
 void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death)
 {
     if (atomic_load(&member->end.status) != EN_OK) return;
@@ -247,7 +247,7 @@ static en_status wait_changed(eni_member *member, int64_t deadline_ns)
                : EN_OK;
 }
 
-/* With the lock held: EN_OK while the leader would answer a question, and we would wait for it. */
+/* With the lock held: EN_OK while a question makes sense and its answer may be waited for. */
 static en_status can_ask(const eni_member *member)
 {
     EN_TRY(eni_member_status(member));
@@ -256,8 +256,8 @@ static en_status can_ask(const eni_member *member)
 
 /* ---- claims ---- */
 
-/* With the lock held: asks unless an earlier caller's question is still open, and waits for the answer. A
- * caller that gave up at its deadline loses nothing: the next one takes the answer. */
+/* With the lock held: asks unless an earlier caller's question is still open, and waits for the answer. If a
+ * caller gives up at its deadline, the next one takes the answer. */
 static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
 {
     for (;;) {
@@ -271,7 +271,7 @@ static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t d
         if (wait_changed(member, deadline_ns) != EN_OK && member->claim.stage != ASK_ANSWERED)
             return eni_fail(EN_ETIMEOUT, "member", "the leader did not answer a claim before the deadline");
     }
-    if (!member->claim.has_index) return EN_ESTOP; /* stays answered: now and ever after */
+    if (!member->claim.has_index) return EN_ESTOP; /* stays answered from now on */
     member->claim.stage = ASK_IDLE;
     *index_out = member->claim.index;
     pthread_cond_broadcast(&member->changed);
@@ -288,8 +288,7 @@ en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t dead
 
 /* ---- gathers ---- */
 
-/* A psd that comes back may not have told everybody of this gather: our part of it is kept until the next but
- * one. */
+/* A restarted psd may not have sent this gather to all: our part of it is kept until the next but one. */
 static en_status keep(eni_member *member, const eni_message *m)
 {
     eni_kept *kept = &member->gather.kept[m->number % 2];
@@ -301,7 +300,7 @@ static en_status send_gather(eni_member *member, const char *tag, const void *bl
 {
     if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather.stage != ASK_IDLE)
         return eni_fail(EN_EINVAL, "member", "gather '%s' of %zu bytes: %s", tag, bytes,
-                        member->gather.stage != ASK_IDLE ? "another one is still open"
+                        member->gather.stage != ASK_IDLE ? "another gather is still open"
                                                          : "the tag or blob is too long");
     eni_message m = {.type = ENI_CTL_GATHER,
                      .number = member->gather.sent + 1,
@@ -320,7 +319,7 @@ static en_status await_blobs(eni_member *member, const char *tag, int64_t deadli
     while (member->gather.stage != ASK_ANSWERED) {
         EN_TRY(can_ask(member));
         if (wait_changed(member, deadline_ns) != EN_OK && member->gather.stage != ASK_ANSWERED)
-            return eni_fail(EN_ETIMEOUT, "member", "not all ranks came to gather '%s' before the deadline",
+            return eni_fail(EN_ETIMEOUT, "member", "not all ranks joined gather '%s' before the deadline",
                             tag);
     }
     return EN_OK;
@@ -360,7 +359,7 @@ void eni_member_ask_stop(eni_member *member, const char *why)
 {
     char *said = member->end.outcome.stop_why;
     if (said[0] != '\0' || member->end.has_said_bye) return;
-    if (member->came_after_ns >= 0) { /* it came by itself, and goes by itself */
+    if (member->came_after_ns >= 0) { /* it joined on its own, and leaves on its own */
         member->end.asks_to_leave = true;
         eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});
         return;
@@ -392,21 +391,21 @@ bool eni_member_saves(eni_member *member, uint64_t step, bool is_claiming)
                        : atomic_load(&member->stop.save_step) == step;
 }
 
-/* The leader is choosing: everybody waits who is past what he told it. */
+/* The leader is choosing: a rank that is past the step it reported waits. */
 static en_status await_choice(eni_member *member)
 {
     en_status st = EN_OK;
     pthread_mutex_lock(&member->lock);
     while (atomic_load(&member->stop.step) == ENI_STEP_PENDING && st == EN_OK) {
         st = can_ask(member);
-        if (st == EN_OK) wait_changed(member, eni_now_ns() + ENI_SECOND); /* a leader that dies is noticed */
+        if (st == EN_OK) wait_changed(member, eni_now_ns() + ENI_SECOND); /* notices the leader's death */
     }
     pthread_mutex_unlock(&member->lock);
     return st;
 }
 
-/* The step is stored before the choice is looked at, and the member's thread does it the other way round when
- * the leader asks (both in one total order): so either it tells of this step, or we see that it was asked. */
+/* The step is stored before the choice is read, and the member's thread does it the other way round when the
+ * leader asks (both in one total order): so either it reports this step, or we see that it was asked. */
 en_status eni_member_enter(eni_member *member, uint64_t step)
 {
     atomic_store(&member->stop.entered, (int64_t)step);
@@ -426,7 +425,7 @@ void eni_member_abort(eni_member *member, const char *reason)
     pthread_mutex_lock(&member->lock);
     if (eni_member_status(member) == EN_OK && !member->end.has_said_bye &&
         eni_member_put(member, &m) == EN_OK) {
-        member->end.has_said_bye = true; /* what follows concerns us no more */
+        member->end.has_said_bye = true; /* later events do not concern us */
         member->end.is_bye_answered = true;
         pthread_cond_broadcast(&member->changed);
         const int64_t deadline_ns = eni_now_ns() + ENI_SECOND;

@@ -17,14 +17,14 @@
 static const int64_t goodbye_ns = 200 * ENI_MILLI;
 static const int64_t attempt_ns = 250 * ENI_MILLI; /* for one connection of a rejoin */
 static const int64_t retry_ns = 50 * ENI_MILLI;
-enum { AGAIN = 6 }; /* a notice comes again after so many times its first delay */
+enum { AGAIN = 6 }; /* a notice is repeated after this many times its first delay */
 
 static void set_text(char *out, size_t capacity, const char *text)
 {
     snprintf(out, capacity, "%s", text == NULL ? "" : text);
 }
 
-/* Of a first JOIN and of a rejoin; borrows. */
+/* The JOIN of a first join and of a rejoin; borrows. */
 static eni_message join_message(const eni_member *member)
 {
     const eni_member_config *config = &member->config;
@@ -47,7 +47,7 @@ static eni_message join_message(const eni_member *member)
     return join;
 }
 
-/* Sends one message and blocks until it is with the kernel. */
+/* Sends one message and blocks until the kernel has it. */
 static en_status send_now(eni_member *member, const eni_message *message, int64_t deadline_ns, int abort_fd)
 {
     EN_TRY(eni_message_put(&member->link, message));
@@ -57,7 +57,7 @@ static en_status send_now(eni_member *member, const eni_message *message, int64_
     return EN_OK;
 }
 
-/* So that the others hear that we leave, and why, and do not take it for a death. */
+/* So that the others learn why we leave, and do not take it for a death. */
 static void say_goodbye(eni_member *member, const char *reason)
 {
     eni_message m = {.type = ENI_CTL_ABORT};
@@ -85,10 +85,10 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
         eni_free(reign);
         return st;
     }
-    /* LEADER's word, without member data. */
+    /* From LEADER, without member data. */
     if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader);
     reign->epoch = m->epoch;
-    reign->before = member->lead.reign; /* kept until close: others may still look at it */
+    reign->before = member->lead.reign; /* kept until close: other threads may still use it */
     member->lead.reign = reign;
     watch_leader(member, &reign->leader);
     if (reign->before == NULL) return EN_OK;
@@ -96,13 +96,13 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
     return EN_OK;
 }
 
-/* ---- what the leader says ---- */
+/* ---- messages of the leader ---- */
 
 /* PEER of the next rank: they come in order. */
 static en_status add_peer(eni_member *member, const eni_message *m)
 {
     if (m->rank != member->npeers || member->npeers >= member->config.nranks)
-        return eni_fail(EN_EPROTO, "member", "the leader named rank %d where rank %d was due", m->rank,
+        return eni_fail(EN_EPROTO, "member", "the leader sent rank %d where rank %d was expected", m->rank,
                         member->npeers);
     EN_TRY(eni_peer_init(&member->peers[member->npeers], m));
     member->npeers++;
@@ -147,7 +147,7 @@ static en_status take_death(eni_member *member, const eni_death *death)
     return EN_EPEER;
 }
 
-/* SERVE: the first one brings rank 0's key-values. */
+/* SERVE: the first one carries rank 0's key-values. */
 en_status eni_member_serve(eni_member *member, const eni_message *m, eni_message *ready_out)
 {
     eni_member_config *config = &member->config;
@@ -178,7 +178,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
     eni_message m, ready;
     const char *why = NULL;
     if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK)
-        return eni_fail(EN_EPROTO, "member", "what answers at %s port %u is no leader of ours: %s",
+        return eni_fail(EN_EPROTO, "member", "invalid message from the leader at %s port %u: %s",
                         config->leader.host, config->leader.port, why);
     switch (m.type) {
     case ENI_CTL_LEADER:
@@ -205,7 +205,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
 
 /* ---- waiting for WELCOME ---- */
 
-/* The connection closed: if we know who led, he is the first failed rank. */
+/* The connection closed: if the leader is known, it is the first failed rank. */
 static en_status leader_gone(eni_member *member)
 {
     const eni_peer *leader = &member->world.leader;
@@ -219,17 +219,17 @@ static en_status leader_gone(eni_member *member)
     return take_death(member, &death);
 }
 
-/* Until something comes, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
+/* Waits until a frame arrives, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
 static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notice_ns)
 {
     const eni_member_config *config = &member->config;
-    /* The leader gives up at the same moment, and knows who is missing: his word comes first. */
+    /* The leader gives up at the same moment, and knows who is missing: its message should come first. */
     int64_t now_ns = eni_now_ns(), deadline_ns = config->join_deadline_ns + ENI_SECOND;
     if (now_ns >= deadline_ns) {
         eni_error("member",
-                  "%s port %u: the leader did not let us in before the deadline: are all ranks started?",
+                  "%s port %u: the leader did not admit us before the deadline: are all ranks started?",
                   config->leader.host, config->leader.port);
-        say_goodbye(member, "the others did not come before its --join-timeout");
+        say_goodbye(member, "the others did not join before its --join-timeout");
         return EN_ETIMEOUT;
     }
     if (now_ns >= *notice_ns) {
@@ -244,7 +244,7 @@ static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notic
     if (poll(set, 3, eni_ms_left(until_ns, 1000)) < 0 && errno != EINTR) return EN_EIO;
     if (set[1].revents != 0) {
         say_goodbye(member, "interrupted by the user");
-        return EN_EINTR; /* the one who interrupted us knows */
+        return EN_EINTR; /* whoever interrupted us knows */
     }
     if (set[0].revents == 0 && set[2].revents != 0) return leader_gone(member);
     return EN_OK;
@@ -262,7 +262,7 @@ static en_status await_welcome(eni_member *member)
             continue;
         }
         if (st == EN_EPROTO)
-            return eni_fail(st, "member", "what answers at %s port %u does not speak our protocol",
+            return eni_fail(st, "member", "the process at %s port %u does not speak our protocol",
                             member->config.leader.host, member->config.leader.port);
         if (is_closed) return leader_gone(member);
         EN_TRY(wait_frame(member, begin_ns, &notice_ns));
@@ -357,12 +357,13 @@ static void send_gather_again(eni_member *member, uint64_t number)
     eni_member_put(member, &m);
 }
 
-/* The gather that we have done, for those who have not; what is open; and what was said meanwhile. */
+/* Repeats our last gather, for ranks that miss it, open requests, and messages that were dropped
+ * meanwhile. */
 static void say_again(eni_member *member)
 {
     send_gather_again(member, member->gather.done);
     if (member->gather.stage == ASK_SENT) {
-        eni_blobs_fini(&member->gather.blobs); /* all of it comes anew */
+        eni_blobs_fini(&member->gather.blobs); /* all of it is sent anew */
         member->gather.nblobs = 0;
         send_gather_again(member, member->gather.sent);
     }
@@ -374,7 +375,7 @@ static void say_again(eni_member *member)
         memcpy(m.reason, stop_why, sizeof m.reason);
         eni_member_put(member, &m);
     }
-    /* psd was killed meanwhile. */
+    /* psd was killed while it chose. */
     if (stop_why[0] == '\0' && atomic_load(&member->stop.step) == ENI_STEP_PENDING)
         eni_member_put(member, &(eni_message){.type = ENI_CTL_SAVE});
     if (member->end.asks_to_leave && !atomic_load(&member->end.is_leaving))
@@ -387,7 +388,7 @@ void eni_member_rejoined(eni_member *member, const eni_message *m)
     double away = (double)(eni_now_ns() - eni_member_away_since(member)) / 1e9;
     if (m->nranks != member->world.nranks || m->incarnation != member->world.incarnation ||
         m->to != member->world.rank || m->epoch <= member->lead.reign->epoch) {
-        eni_member_finish(member, EN_EPROTO, "what answers where psd was leads another run", NULL);
+        eni_member_finish(member, EN_EPROTO, "another run's leader now listens at psd's address", NULL);
         return;
     }
     if (eni_member_set_leader(member, m) != EN_OK) {

@@ -1,5 +1,5 @@
-/* member_run.c - a member's thread and its life: heartbeats, waits that have become long, answers to its
- * callers, and what the leader says about deaths. */
+/* member_run.c - a member's thread and lifetime: heartbeats, long waits, answers to its callers, and deaths
+ * that the leader announces. */
 #include <errno.h>
 #include <poll.h>
 #include <inttypes.h>
@@ -17,14 +17,14 @@
 #include "runtime/control/member_state.h"
 #include "runtime/net/process.h"
 
-static const int64_t last_words_ns = 50 * ENI_MILLI; /* what the leader sent before it ended is on its way */
-static const int64_t count_after_ns = ENI_SECOND;    /* a wait so long is worth a look at the sockets */
+static const int64_t last_words_ns = 50 * ENI_MILLI; /* its last messages may be under way */
+static const int64_t count_after_ns = ENI_SECOND;    /* after this the sockets' byte counts are read */
 enum { AGAIN = 6, TICK_MS = 250, SOON_MS = 10, MOVED_UNIT = 65536 };
 
 /* ---- the user ---- */
 
-/* The user wants this process to end: whoever waits is woken. The run itself is not broken, so the status
- * stays and the owner can still tell the others by an abort. */
+/* The user wants this process to end: wakes all waiting threads. The run itself is not broken, so the status
+ * stays and the owner can still inform the others by an abort. */
 static void interrupt(eni_member *member)
 {
     member->end.is_interrupted = true;
@@ -32,7 +32,7 @@ static void interrupt(eni_member *member)
     pthread_cond_broadcast(&member->changed);
 }
 
-/* In good order first, if there is time for it. */
+/* Ends in good order first, if there is time for it. */
 static void on_user(eni_member *member, int64_t now_ns)
 {
     if (member->config.stop_grace_ns == 0) {
@@ -43,7 +43,7 @@ static void on_user(eni_member *member, int64_t now_ns)
     eni_member_ask_stop(member, "interrupted by the user");
 }
 
-/* ---- what the leader says ---- */
+/* ---- messages of the leader ---- */
 
 static void on_dead(eni_member *member, const eni_message *m)
 {
@@ -52,8 +52,7 @@ static void on_dead(eni_member *member, const eni_message *m)
     eni_member_finish(member, EN_EPEER, text, &m->death);
 }
 
-/* False: it was known, and a leader that came back says it again. A reader that lacks one for want of memory reports
- * less. */
+/* False if it was known: a restarted leader repeats it. If memory is short, a reader sees fewer events. */
 static bool note_presence(eni_member *member, eni_presence_kind kind, int32_t rank)
 {
     for (size_t i = 0; i < member->end.nheard; i++)
@@ -68,19 +67,19 @@ static bool note_presence(eni_member *member, eni_presence_kind kind, int32_t ra
 static void on_came(eni_member *member, const eni_message *m)
 {
     if (note_presence(member, ENI_CAME, m->rank))
-        eni_info("member", "rank %d has come: pid %" PRId64 " on host %s", m->rank, m->pid, m->host);
+        eni_info("member", "rank %d has joined: pid %" PRId64 " on host %s", m->rank, m->pid, m->host);
 }
 
 static void on_went(eni_member *member, const eni_message *m)
 {
     if (note_presence(member, ENI_WENT, m->rank))
-        eni_info("member", "rank %d has left, as it was asked to", m->rank);
+        eni_info("member", "rank %d has left, as requested", m->rank);
 }
 
 static void on_leave(eni_member *member)
 {
-    if (atomic_load(&member->end.is_leaving)) return; /* a leader that came back says it again */
-    eni_info("member", "this rank was asked to leave: it ends when it has done what it has claimed");
+    if (atomic_load(&member->end.is_leaving)) return; /* a restarted leader repeats it */
+    eni_info("member", "this rank was asked to leave: it ends when it has done its claimed micro-batches");
     atomic_store(&member->end.is_leaving, true);
 }
 
@@ -100,7 +99,7 @@ static void on_left(eni_member *member, const eni_message *m)
 static void on_claimed(eni_member *member, const eni_message *m)
 {
     if (member->claim.stage != ASK_SENT || m->number != member->claim.number + 1) {
-        eni_member_leader_lost(member, "it answered a claim that nobody made", false);
+        eni_member_leader_lost(member, "it answered a claim that was not made", false);
         return;
     }
     member->claim.stage = ASK_ANSWERED;
@@ -117,7 +116,7 @@ static void on_gathered(eni_member *member, const eni_message *m)
                   m->count == count && m->number == member->gather.sent &&
                   strcmp(m->tag, member->gather.tag) == 0;
     if (!is_due) {
-        eni_member_leader_lost(member, "it sent a blob that nobody asked for", false);
+        eni_member_leader_lost(member, "it sent a blob that was not requested", false);
         return;
     }
     if (m->index == 0) {
@@ -141,7 +140,7 @@ static void on_gathered(eni_member *member, const eni_message *m)
 static void hear_why(eni_member *member, const eni_message *m)
 {
     char *why = member->end.outcome.stop_why;
-    if (m->reason[0] == '\0') return; /* from a leader that came back: it knows the step alone */
+    if (m->reason[0] == '\0') return; /* from a restarted leader, which knows only the step */
     if (why[0] == '\0') eni_info("member", "the run ends early: %s", m->reason);
     memcpy(why, m->reason, sizeof m->reason);
     member->end.outcome.has_time = m->has_time;
@@ -185,7 +184,7 @@ static void on_bye(eni_member *member)
     pthread_cond_broadcast(&member->changed);
 }
 
-/* ---- what the leader asks of a server: its callbacks run without the lock ---- */
+/* ---- requests to a server: its callbacks run without the lock ---- */
 
 static void on_serve(eni_member *member, const eni_message *m)
 {
@@ -212,12 +211,12 @@ static void on_ask(eni_member *member, const eni_message *m)
 
 /* ---- serving ---- */
 
-/* Before WELCOME of a rejoin. */
+/* Serves messages before WELCOME of a rejoin. */
 static void serve_rejoin(eni_member *member, const eni_message *m)
 {
     bool is_server = member->config.server > 0;
     switch (m->type) {
-    case ENI_CTL_LEADER: return; /* WELCOME says it again */
+    case ENI_CTL_LEADER: return; /* WELCOME repeats it */
     case ENI_CTL_PEER:
         if (is_server) return; /* we know them */
         break;
@@ -226,7 +225,7 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
         on_serve(member, m);
         return;
     case ENI_CTL_WELCOME: eni_member_rejoined(member, m); return;
-    case ENI_CTL_BYE: /* ours was heard in the previous incarnation, its answer was not sent */
+    case ENI_CTL_BYE: /* the previous incarnation received ours, but did not send its answer */
         if (!member->end.has_said_bye) break;
         member->stage = MEMBER_HERE;
         on_bye(member);
@@ -237,7 +236,7 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
     case ENI_CTL_ENDED: eni_member_finish(member, (en_status)m->status, m->reason, NULL); return;
     default: break;
     }
-    eni_member_leader_lost(member, "it sent another message than WELCOME when it came back", false);
+    eni_member_leader_lost(member, "it sent an unexpected message before WELCOME when it came back", false);
 }
 
 static void on_scored(eni_member *member, const eni_message *m)
@@ -290,7 +289,7 @@ static void serve(eni_member *member, const eni_message *m)
         eni_member_leader_lost(member, "it sent a message that is not for a server", false);
 }
 
-/* The connection is of no use any more: psd may come back, anybody else is dead. */
+/* The connection is of no use any more: psd may come back, any other leader is dead. */
 static void stream_ended(eni_member *member, const char *cause)
 {
     if (eni_member_may_wait_for_leader(member)) {
@@ -306,7 +305,7 @@ static void stream_ended(eni_member *member, const char *cause)
     member->lead.ended_ns = 0;
 }
 
-/* Reads and serves all there is; then looks whether the stream has ended. */
+/* Reads and serves all that has arrived; then checks whether the stream has ended. */
 static void receive(eni_member *member)
 {
     en_status stream = eni_link_read(&member->link), st;
@@ -333,7 +332,7 @@ typedef struct wait_now {
     int64_t begin_ns;
 } wait_now;
 
-/* What the compute thread waits for; false: it does not, or is just changing its mind. */
+/* The compute thread's present wait; false if it does not wait, or is just entering or leaving one. */
 static bool look_at_wait(const eni_member *member, wait_now *wait)
 {
     wait->begin_ns = atomic_load(&member->place.wait.begin_ns);
@@ -374,7 +373,7 @@ static void beat(eni_member *member, int64_t now_ns)
     put_heartbeat(member, now_ns);
 }
 
-/* A wait that has become long: the leader knows why. It hears first where we are. */
+/* Asks the leader to explain a long wait. A heartbeat first reports where we are. */
 static void ask_why(eni_member *member, int64_t now_ns)
 {
     wait_now wait;
@@ -418,12 +417,12 @@ static void flush(eni_member *member)
     if (unsent > 0 && member->link.out.bytes == 0) pthread_cond_broadcast(&member->changed);
 }
 
-/* With the lock held: what time brings. */
+/* With the lock held: handles deadlines and timeouts. */
 static void tick(eni_member *member)
 {
     int64_t now_ns = eni_now_ns();
     if (member->when.looked_ns != 0 && now_ns - member->when.looked_ns > member->config.peer_timeout_ns / 2)
-        member->when.heard_ns = now_ns; /* it was we who were stopped */
+        member->when.heard_ns = now_ns; /* we were the ones that were stopped */
     if (member->when.looked_ns != 0 && now_ns - member->when.looked_ns > member->config.notice_ns / 2)
         member->when.awake_ns = now_ns; /* and the others may have waited for us */
     member->when.looked_ns = now_ns;
@@ -443,7 +442,7 @@ static void tick(eni_member *member)
     flush(member);
 }
 
-/* How long nothing needs to be looked at, if nothing comes. */
+/* How long poll(2) may sleep if nothing arrives. */
 static int timeout_ms(const eni_member *member)
 {
     int64_t ms = member->config.peer_timeout_ns / ENI_MILLI / 8 + 1;
@@ -461,7 +460,7 @@ static void *run(void *argument)
     while (!member->thread.is_stopping) {
         tick(member);
         bool has_user = !member->end.is_interrupted && member->when.stop_deadline_ns == 0;
-        /* Else it would wake us for ever. */
+        /* Else it would wake us forever. */
         bool is_watched = member->lead.ended_ns == 0 && member->link.fd >= 0;
         struct pollfd set[4] = {{member->thread.wake_fd, POLLIN, 0},
                                 {member->link.fd, POLLIN, 0},
@@ -483,7 +482,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 /* A rejoin needs all of it again. */
 static en_status copy_config(eni_member *member, const eni_member_config *config)
@@ -504,10 +503,10 @@ static en_status copy_config(eni_member *member, const eni_member_config *config
 static en_status check_config(const eni_member_config *config)
 {
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
-        return eni_fail(EN_EINVAL, "member", "a world of %d ranks: 1 to %d are possible", config->nranks,
-                        ENI_RANKS_MAX);
+        return eni_fail(EN_EINVAL, "member", "a world of %d ranks is not possible: use 1 to %d",
+                        config->nranks, ENI_RANKS_MAX);
     if (config->server < 0 || config->server >= ENI_SERVERS_MAX)
-        return eni_fail(EN_EINVAL, "member", "server %d: 0 to %d are possible", config->server,
+        return eni_fail(EN_EINVAL, "member", "server %d is not possible: use 0 to %d", config->server,
                         ENI_SERVERS_MAX - 1);
     return EN_OK;
 }
@@ -535,7 +534,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     member->thread.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (member->thread.wake_fd >= 0 && member->event_fd >= 0) return EN_OK;
-    return eni_fail(EN_EIO, "member", "cannot make an event descriptor: %s", strerror(errno));
+    return eni_fail(EN_EIO, "member", "cannot create an event descriptor: %s", strerror(errno));
 }
 
 en_status eni_member_open(const eni_member_config *config, eni_member **member_out)
@@ -572,7 +571,7 @@ void eni_member_close(eni_member *member)
     eni_link_fini(&member->link);
     for (int32_t r = 0; r < member->npeers; r++)
         eni_peer_fini(&member->peers[r]);
-    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
+    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader); /* else the first reign owns it */
     while (member->lead.reign != NULL) {
         eni_reign *before = member->lead.reign->before;
         eni_peer_fini(&member->lead.reign->leader);

@@ -1,5 +1,5 @@
-/* message.c - frames on the control connection, and the bytes of its messages: one table says which fields a
- * type has, and writes and reads them. */
+/* message.c - frames on the control connection, and the bytes of its messages: one table lists the fields of
+ * each type, and writes and reads them. */
 #include "runtime/control/message.h"
 
 #include <stdio.h>
@@ -92,7 +92,7 @@ enum { SMALL_MAX = 4096, PAIRS_MAX = 1024, KEY_MAX = 255 };
 #define NUMBER       U64(number, "the number is out of range")
 #define STATUS       UINT(status, 255, "the status is out of range")
 #define PROCESS                                                                                              \
-    PID(pid), U64(born, "the time of birth is out of range"), HOST(host),                                    \
+    PID(pid), U64(born, "the start time is out of range"), HOST(host),                                       \
         TEXT(host_id, "the host's id is too long")
 #define PEER MEMBER(rank), PROCESS, KEY_VALUES(member_data)
 #define WORLD                                                                                                \
@@ -103,8 +103,8 @@ enum { SMALL_MAX = 4096, PAIRS_MAX = 1024, KEY_MAX = 255 };
 #define BLOB   ENI_FIELD(ENI_FIELD_BLOB, eni_message, blob, 0, ENI_BLOB_MAX, "the blob is over the limit")
 
 static const eni_field join[] = {
-    /* behind magic and version */
-    ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token is not of 16 bytes"),
+    /* after magic and version */
+    ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token does not have 16 bytes"),
     INT(server, 0, ENI_SERVERS_MAX - 1, "the server's number is out of range"),
     INT(rank, ENI_RANK_NEW, INT32_MAX, "the rank is out of range"),
     INT(nranks, 1, INT32_MAX, "the world size is out of range"),
@@ -121,7 +121,7 @@ static const eni_field heartbeat[] = {
     STEP(step),
     OP,
     PHASE(phase),
-    UINT(waits, ENI_WAITS_SLOWED, "the word on waiting is unknown"),
+    UINT(waits, ENI_WAITS_SLOWED, "the kind of wait is unknown"),
     U64(moves, "the number of moves is out of range"),
     U64(samples, "the number of samples is out of range"),
 };
@@ -143,7 +143,7 @@ static const eni_field score[] = {
 static const eni_field number[] = {NUMBER};
 static const eni_field reason[] = {REASON};
 static const eni_field wish[] = {
-    ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token is not of 16 bytes"),
+    ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token does not have 16 bytes"),
     UINT(kind, 255, "the kind is out of range"),
     INT(amount, -ENI_RANKS_MAX, ENI_RANKS_MAX, "the number is out of range"),
 };
@@ -160,7 +160,7 @@ static const eni_field gathered[] = {TAGGED, UINT(index, ENI_RANKS_MAX, "the blo
 static const eni_field peer[] = {PEER};
 static const eni_field welcome[] = {/* to whom; `rank` is the leader's */
                                     MEMBER(to), WORLD, PEER,
-                                    /* of a newcomer: what the others have behind them */
+                                    /* for a newcomer: gathers of the others, and their time of training */
                                     U64(done, "the number of gathers is out of range"),
                                     INT(waited_ns, 0, INT64_MAX, "the time of training is out of range")};
 static const eni_field went[] = {MEMBER(rank)};
@@ -224,7 +224,7 @@ static const layout layouts[] = {
     [ENI_CTL_SAVING] = {FIELDS(saving)},
 };
 
-/* NULL: there is no such type. */
+/* NULL if the type is unknown. */
 static const layout *layout_of(uint32_t type)
 {
     return type < sizeof layouts / sizeof *layouts && layouts[type].is_known ? &layouts[type] : NULL;
@@ -291,7 +291,7 @@ static void get_key_values(eni_cursor *in, eni_key_value_list *list)
 {
     uint32_t n = eni_unpack_array(in, 0, 2 * PAIRS_MAX);
     const uint8_t *begin = in->at;
-    if (n % 2 != 0) eni_cursor_refuse(in, "a key without a value");
+    if (n % 2 != 0) eni_cursor_refuse(in, "a key has no value");
     for (uint32_t i = 0; i < n && in->why == NULL; i += 2) {
         eni_unpack_str(in, KEY_MAX, "a key is too long");
         eni_unpack_str(in, ENI_BLOB_MAX, "a value is too long");
@@ -310,7 +310,7 @@ static void get(eni_cursor *in, eni_message *m)
             eni_field_get(in, field, m);
     }
     if (m->type == ENI_CTL_GATHERED && m->index >= m->count)
-        eni_cursor_refuse(in, "the blob's index is not below their number");
+        eni_cursor_refuse(in, "the blob's index is not below the number of blobs");
 }
 
 en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out, const char **why_out)
@@ -320,20 +320,20 @@ en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out,
     en_status st = EN_EPROTO;
     uint32_t n = eni_unpack_array(&in, 1, 64);
     out->type = (uint32_t)eni_unpack_uint(&in, 255, "the type is unknown");
-    /* Before the length: another version may have another. */
+    /* Before the length: another version may have another length. */
     if (in.why == NULL && out->type == ENI_CTL_JOIN) {
         if (eni_unpack_uint(&in, UINT32_MAX, "the magic is not a number") != ENI_CONTROL_MAGIC)
             eni_cursor_refuse(&in, "it does not start with Entrain's magic number");
         uint64_t version = eni_unpack_uint(&in, UINT32_MAX, "the version is not a number");
         if (in.why == NULL && version != ENI_CONTROL_VERSION) {
-            eni_cursor_refuse(&in, "it was made by another version of Entrain");
+            eni_cursor_refuse(&in, "it has another version of Entrain's protocol");
             st = EN_EVERSION;
         }
     }
     const layout *l = layout_of(out->type);
     if (l == NULL || n != length_of(out->type)) eni_cursor_refuse(&in, "the type or its length is unknown");
     if (length > SMALL_MAX && (l == NULL || !l->is_long))
-        eni_cursor_refuse(&in, "it is longer than its type may be");
+        eni_cursor_refuse(&in, "it is longer than its type allows");
     if (in.why == NULL) get(&in, out);
     if (eni_cursor_finish(&in)) return EN_OK;
     if (why_out != NULL) *why_out = in.why;

@@ -11,7 +11,7 @@
 #include "runtime/net/pack.h"
 #include "runtime/net/token.h"
 
-#define ENI_FRAME_MAX (ENI_BLOB_MAX + 4096u) /* a blob and what stands around it */
+#define ENI_FRAME_MAX (ENI_BLOB_MAX + 4096u) /* a blob and the fields around it */
 
 typedef struct eni_link {
     int fd; /* owned; -1: closed */
@@ -26,35 +26,36 @@ void eni_link_init(eni_link *link, int fd);
 /* Closes. Safe twice. */
 void eni_link_fini(eni_link *link);
 
-/* Reads what has come, up to one longest frame. EN_EPEER at the end of the stream. */
+/* Reads what has arrived, up to one longest frame. EN_EPEER at the end of the stream. */
 en_status eni_link_read(eni_link *link);
 
-/* The next complete frame, borrowed until the next read. EN_ETIMEOUT: none is complete; EN_EPROTO: its length
+/* The next complete frame, borrowed until the next read. EN_ETIMEOUT: not complete yet; EN_EPROTO: its length
  * is over the limit or 0. */
 en_status eni_link_next(eni_link *link, eni_span *frame_out);
 
-/* Sends what goes now. EN_OK also when something is left: see link->out.bytes. EN_EPEER (not logged) when the
- * link is closed or the other side has gone. */
+/* Sends as much as possible now. EN_OK even if something is left: see link->out.bytes. EN_EPEER (not logged)
+ * when the link is closed or the other side has gone. */
 en_status eni_link_flush(eni_link *link);
 
 enum {
-    ENI_CTL_JOIN = 1,      /* member: who I am, what must match, what to tell the others; again: a rejoin */
-    ENI_CTL_HEARTBEAT = 2, /* both: where I am, and whether I wait */
-    ENI_CTL_CLAIM = 3,     /* rank: micro-batch number `number` of mine, please; answered by CLAIMED */
+    /* member: its identity, key-values that must match, data for the others; again: a rejoin */
+    ENI_CTL_JOIN = 1,
+    ENI_CTL_HEARTBEAT = 2, /* both: progress, and whether it waits */
+    ENI_CTL_CLAIM = 3,     /* rank: requests its micro-batch number `number`; answered by CLAIMED */
     ENI_CTL_GATHER = 4,    /* rank: number, tag, blob; answered by nranks + 1 GATHERED */
-    ENI_CTL_BYE = 5,       /* rank: leaving in good order; the leader says the same back, and to servers */
+    ENI_CTL_BYE = 5,       /* rank: leaves in good order; answered by the same, which servers get too */
     ENI_CTL_ABORT = 6,     /* member: the run cannot go on: reason */
-    ENI_CTL_DONE = 7,      /* rank: all blobs of gather `number` have come */
-    ENI_CTL_WAITING = 8,   /* rank: for so long, in this operation; answered by NOTICE */
-    ENI_CTL_STOP = 9,      /* member: end the run early, please: why */
-    /* rank, to PAUSE: the last step that it may take before it hears STOPPING or SAVING, and the last one before which
-     * it was told to save */
+    ENI_CTL_DONE = 7,      /* rank: has all blobs of gather `number` */
+    ENI_CTL_WAITING = 8,   /* rank: the operation, and how long it has waited; answered by NOTICE */
+    ENI_CTL_STOP = 9,      /* member: requests an early end of the run: why */
+    /* rank, to PAUSE: the last step that it may take before STOPPING or SAVING, and the last one before which
+     * it was to save */
     ENI_CTL_PAUSED = 10,
     ENI_CTL_READY = 11, /* server, to SERVE: its shards */
     ENI_CTL_ADDED = 12, /* server, to ASK: number, tag, blob */
-    ENI_CTL_SCORE = 13, /* rank: what its samples of a step have given */
+    ENI_CTL_SCORE = 13, /* rank: loss and hits of its samples of a step */
     ENI_CTL_WISH = 14,  /* anybody, in place of JOIN (ask.h): token, kind, number; answered by one message */
-    ENI_CTL_SAVE = 15,  /* member: a checkpoint, please, and the run goes on */
+    ENI_CTL_SAVE = 15,  /* member: requests a checkpoint, and the run goes on */
     ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
     ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
     ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
@@ -62,26 +63,26 @@ enum {
     ENI_CTL_GATHERED = 20, /* leader: number, tag, index of count, blob */
     ENI_CTL_DEAD = 21,     /* leader: the first failed rank */
     ENI_CTL_ENDED = 22,    /* leader: status, reason */
-    ENI_CTL_LEADER = 23,   /* leader, to a JOIN that may stay: who I am, so that my death has a name */
+    ENI_CTL_LEADER = 23,   /* leader, to a JOIN that may stay: its identity, so that its death has a name */
     ENI_CTL_NOTICE = 24,   /* leader, to WAITING: a sentence to log */
     ENI_CTL_PAUSE = 25,    /* leader: an early end is being chosen: why */
     ENI_CTL_STOPPING = 26, /* leader: the run ends before this step: why */
     ENI_CTL_LEFT = 27,     /* leader: a failed rank, but the run goes on */
     ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the shards */
-    ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
-    ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */
+    ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, with these addresses */
+    ENI_CTL_ASK = 30,      /* leader, to a server: requests its part of this gather */
     ENI_CTL_SCORED = 31,   /* leader, to rank 0: the same of all ranks */
-    ENI_CTL_CAME = 32,     /* leader, to ranks: a newcomer is in */
+    ENI_CTL_CAME = 32,     /* leader, to ranks: a newcomer has joined */
     ENI_CTL_WENT = 33,     /* leader, to ranks: one that was asked to leave has left in good order */
-    ENI_CTL_LEAVE = 34,  /* leader, to the one that is asked to; its next claim has no index. Rank: may I? */
-    ENI_CTL_SAVING = 35, /* leader, to ranks: all save before this step; of a run that claims rank 0, soon */
+    ENI_CTL_LEAVE = 34,  /* leader: asks a rank to leave; its next claim has no index. Rank: asks to leave */
+    ENI_CTL_SAVING = 35, /* leader, to ranks: all save before this step; in a run that claims rank 0, soon */
 };
 
-/* HEARTBEAT's word on waiting. */
+/* Whether the sender of a HEARTBEAT waits. */
 enum {
     ENI_WAITS_NOT = 0,
     ENI_WAITS = 1,
-    ENI_WAITS_SLOWED = 2 /* over an emulated network, or for a device: nothing follows from its length */
+    ENI_WAITS_SLOWED = 2 /* over an emulated network, or for a device: not taken for a deadlock */
 };
 
 #define ENI_WHAT_MAX 32u  /* with the terminating 0 */
@@ -94,7 +95,7 @@ typedef struct eni_key_value_list {
     eni_span raw;
 } eni_key_value_list;
 
-/* Which fields count depends on the type: see the table in message.c. */
+/* The table in message.c says which fields a type uses. */
 typedef struct eni_message {
     uint32_t type;
     eni_token token;
@@ -112,7 +113,7 @@ typedef struct eni_message {
     eni_score score; /* SCORE, SCORED */
 } eni_message;
 
-/* A blob kept for gather `number`; 0: none. Zeroed memory is none. */
+/* A blob kept for gather `number`; 0: none, as in zeroed memory. */
 typedef struct eni_kept {
     uint64_t number;
     uint8_t *data;
@@ -120,7 +121,7 @@ typedef struct eni_kept {
     char tag[ENI_TAG_MAX];
 } eni_kept;
 
-/* A copy of the message's, in place of what was kept before. False: there is no memory for it. */
+/* Keeps a copy of the message's blob in place of the previous one. False if out of memory. */
 bool eni_kept_fill(eni_kept *kept, const eni_message *message);
 void eni_kept_fini(eni_kept *kept);
 

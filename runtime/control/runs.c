@@ -1,5 +1,5 @@
-/* runs.c - the files by which runs are seen from outside (runs.h): what is in one, how its leader writes it,
- * how others list them, and how a run is told to end.
+/* runs.c - the files that show runs to other processes (runs.h): their contents, how a leader writes and
+ * others list them, and how a run is asked to end.
  *
  * A file is 8 bytes of magic and version, the time of writing, and msgpack: one array of the run's fields,
  * one of its attributes, and one for each rank. */
@@ -35,7 +35,7 @@ enum {
 static const int64_t refresh_ns = ENI_SECOND, silent_ns = 5 * ENI_SECOND;
 static const char magic[8] = "ENTrun1", prefix[] = "status-";
 
-/* ---- what is in a file ---- */
+/* ---- contents of a file ---- */
 
 #define UINT(record, name, max, why)     ENI_FIELD(ENI_FIELD_UINT, record, name, 0, max, why)
 #define INT(record, name, min, max, why) ENI_FIELD(ENI_FIELD_INT, record, name, min, max, why)
@@ -43,7 +43,7 @@ static const char magic[8] = "ENTrun1", prefix[] = "status-";
 
 static const eni_field run_fields[] = {
     INT(eni_run_status, pid, 1, INT32_MAX, "the process id is out of range"),
-    UINT(eni_run_status, born, UINT64_MAX, "the time of birth is out of range"),
+    UINT(eni_run_status, born, UINT64_MAX, "the start time is out of range"),
     UINT(eni_run_status, pid_namespace, UINT64_MAX, "the namespace is out of range"),
     UINT(eni_run_status, stage, ENI_RUN_ENDING, "the stage is unknown"),
     INT(eni_run_status, nranks, 1, ENI_RANKS_MAX, "the world size is out of range"),
@@ -59,7 +59,7 @@ static const eni_field rank_fields[] = {
     INT(eni_run_rank, rank, ENI_RANK_NONE, ENI_RANKS_MAX - 1, "the rank is out of range"),
     UINT(eni_run_rank, state, ENI_RANK_GONE, "the state is unknown"),
     INT(eni_run_rank, pid, 0, INT64_MAX, "the process id is out of range"),
-    UINT(eni_run_rank, born, UINT64_MAX, "the time of birth is out of range"),
+    UINT(eni_run_rank, born, UINT64_MAX, "the start time is out of range"),
     INT(eni_run_rank, step, -1, INT64_MAX, "the step is out of range"),
     TEXT(eni_run_rank, host, "the host's name is too long"),
     TEXT(eni_run_rank, phase, "the phase is too long"),
@@ -86,8 +86,8 @@ static en_status get_attributes(eni_cursor *in, eni_run_status *run)
     const uint32_t n = eni_unpack_array(in, 0, 2 * ATTRIBUTES_MAX);
     const uint8_t *begin = in->at;
     for (uint32_t i = 0; i < n; i++)
-        eni_unpack_text(in, text, sizeof text, "a fact is too long");
-    if (n % 2 != 0) eni_cursor_refuse(in, "a key without a value");
+        eni_unpack_text(in, text, sizeof text, "an attribute is too long");
+    if (n % 2 != 0) eni_cursor_refuse(in, "a key has no value");
     if (in->why != NULL) return EN_EPROTO;
     eni_key_value_list list = {NULL, n / 2, {begin, (size_t)(in->at - begin)}};
     EN_TRY(eni_key_values_take(&list, &run->attributes));
@@ -110,7 +110,7 @@ en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_statu
     memcpy(&run.written_ns, bytes + sizeof magic, sizeof run.written_ns);
     eni_cursor in = eni_cursor_make(bytes + head, length - head);
     eni_record_get(&in, run_fields, NRUN, &run);
-    const size_t nrank = run.nrank; /* of ranks that follow: each takes a byte at least */
+    const size_t nrank = run.nrank; /* ranks that follow: each takes a byte at least */
     if (nrank > (size_t)(in.end - in.at)) eni_cursor_refuse(&in, "ranks are missing");
     en_status st = get_attributes(&in, &run);
     if (st == EN_OK && (run.rank = eni_alloc_array(nrank, sizeof *run.rank)) == NULL) st = EN_ENOMEM;
@@ -126,13 +126,13 @@ en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_statu
 
 /* ---- the leader's side ---- */
 
-/* A disk may take seconds for a rename, and the leader has heartbeats to send: a thread writes. */
+/* A disk may take seconds for a rename, and the leader has heartbeats to send: so a thread writes. */
 struct eni_run_writer {
     int folder;
     char name[NAME_BYTES], temporary[NAME_BYTES + 1]; /* in it */
     uint64_t pid_namespace;
     int64_t put_ns;
-    eni_pack last; /* what was put last, without the time: under the lock */
+    eni_pack last; /* the last status, without the time: under the lock */
     bool is_new, is_closing, has_file, has_thread;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -145,7 +145,7 @@ static uint64_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
-/* Not synchronised: after a crash of the machine there is no run. */
+/* Not synchronised: a run does not survive a crash of the machine. */
 static bool write_file(const eni_run_writer *w, const void *status, size_t bytes, int64_t now_ns)
 {
     const eni_file_plan plan = {
@@ -157,7 +157,7 @@ static bool write_file(const eni_run_writer *w, const void *status, size_t bytes
     return eni_file_put(&plan, parts, sizeof parts / sizeof *parts, &doing) == 0;
 }
 
-/* Takes the first free name by an empty file, which is then replaced. */
+/* Takes the first free name with an empty file, which is then replaced. */
 static bool make_file(eni_run_writer *w, const char *folder)
 {
     int fd = -1;
@@ -219,7 +219,7 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     const bool is_safe = eni_private_folder(folder, why) == EN_OK;
-    /* What killed ones left. */
+    /* Files of killed leaders. */
     if (is_safe && eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n);
     const bool is_made = is_safe && !w->last.is_failed && make_file(w, folder);
     if (is_made) errno = eni_thread_start(&w->thread, write_what_is_put, w);
@@ -289,7 +289,7 @@ static uint8_t *read_file(int folder, const char *name, size_t *length_out)
     return bytes;
 }
 
-/* What a leader cannot say of others, or of itself: who is stopped. */
+/* Finds stopped processes, which a leader cannot report of others, or of itself. */
 static void look_at_processes(eni_run_status *run, eni_process_state leader)
 {
     run->is_stopped = leader == ENI_PROCESS_STOPPED;
@@ -300,7 +300,7 @@ static void look_at_processes(eni_run_status *run, eni_process_state leader)
     }
 }
 
-/* Whether the file tells of a run that goes on. */
+/* Whether the file is that of a running run. */
 static bool look_at_file(int folder, const char *name, eni_run_status *run_out)
 {
     size_t length;
@@ -340,7 +340,7 @@ en_status eni_runs_list(const char *folder, eni_run_status **runs_out, size_t *n
         const bool is_temporary = e->d_name[0] == '.';
         const char *name = e->d_name + is_temporary;
         if (strncmp(name, prefix, sizeof prefix - 1) != 0) continue;
-        /* what a killed leader had not yet renamed, or not yet filled */
+        /* a file that a killed leader had not yet renamed, or filled */
         const bool is_left = is_temporary || (fstatat(fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
                                               S_ISREG(about.st_mode) && about.st_size == 0);
         const long pid = is_left ? atol(name + sizeof prefix - 1) : 0;
@@ -385,6 +385,6 @@ en_status eni_runs_stop(const eni_run_status *run)
     if (fd >= 0) close(fd);
     if (rc == 0) return EN_OK;
     if (error == ESRCH) return EN_ENOENT;
-    return eni_fail(EN_EDENIED, "runs", "cannot tell pid %lld to end: %s", (long long)run->pid,
+    return eni_fail(EN_EDENIED, "runs", "cannot ask pid %lld to end: %s", (long long)run->pid,
                     strerror(error));
 }

@@ -21,7 +21,7 @@ enum { SOCKET_FLAGS = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK };
 static const int64_t handshake_ns = ENI_SECOND; /* how long an unauthenticated peer may hold up an accept */
 static const int64_t retry_ns = 5 * ENI_MILLI;  /* while there is no room: in a queue, or for a descriptor */
 
-/* Abstract names start with a zero byte and end with the length, not with a zero. */
+/* Abstract names start with a zero byte and end with the length; they are not 0-terminated. */
 static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
 {
     *address_out = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -43,7 +43,7 @@ en_status eni_fdpass_claim(const char *name, int *fd_out)
     const int code = errno;
     if (fd >= 0) close(fd);
     if (code == EADDRINUSE) return EN_OK;
-    return eni_fail(EN_EIO, "fdpass", "cannot listen on a unix socket: %s", strerror(code));
+    return eni_fail(EN_EIO, "fdpass", "cannot listen on a Unix socket: %s", strerror(code));
 }
 
 en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
@@ -57,7 +57,7 @@ en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
     return *fd_out >= 0 ? EN_OK : EN_EIO;
 }
 
-/* Whether it is a process of our user. `pid_out` may be NULL. */
+/* Checks that the peer is a process of our user. `pid_out` may be NULL. */
 static en_status check_user(int fd, int64_t *pid_out)
 {
     struct ucred peer = {0};
@@ -65,12 +65,12 @@ static en_status check_user(int fd, int64_t *pid_out)
     const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
     if (pid_out != NULL) *pid_out = peer.pid;
     if (is_known && peer.uid == geteuid()) return EN_OK;
-    eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
-             (unsigned)peer.uid, (unsigned)geteuid());
+    eni_warn("fdpass", "refused process %ld of user %u: descriptors are passed to user %u only",
+             (long)peer.pid, (unsigned)peer.uid, (unsigned)geteuid());
     return EN_EDENIED;
 }
 
-/* Checks user and token of a connection that has shown one, and answers with one byte. */
+/* Checks user and token of a peer that has sent one, and answers with one byte. */
 static en_status admit(int fd, const eni_token *shown, const eni_token *token)
 {
     EN_TRY(check_user(fd, NULL));
@@ -97,7 +97,7 @@ en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadl
         close(fd);
         eni_log_every(&pending.limit, ENI_LOG_WARN, "fdpass", "dropped a connection: %s", en_status_str(st));
     }
-    eni_pending_close(&pending); /* whoever of them is ours comes again */
+    eni_pending_close(&pending); /* our own peers among them connect again */
     return st;
 }
 
@@ -123,7 +123,8 @@ static void close_all(int *fds, size_t nfds)
     }
 }
 
-/* One attempt. EN_EPEER with *again_out: closed without an answer, for others came while we had said nothing. */
+/* One attempt. EN_EPEER with *again_out: closed without an answer, because others connected before we had
+ * sent the token. */
 static en_status attempt(int fd, const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
                          bool *again_out)
 {
@@ -133,22 +134,21 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     *again_out = false;
     en_status st = knock(fd, name, deadline_ns, abort_fd);
     if (st == EN_ENOENT)
-        eni_error(
-            "fdpass",
-            "a process that gives the same host identity as this one cannot be reached here (unix socket "
-            "@%.47s: %s): it has ended, or it is on another machine with a copy of this one's boot id, as a "
-            "cloned virtual machine has; give each machine a --host-id of its own, or start one anew",
-            name, strerror(errno));
+        eni_error("fdpass",
+                  "cannot reach a process that reports this host's identity (unix socket @%.47s: %s): it has "
+                  "ended, or it runs on another machine with a copy of this one's boot id, such as a cloned "
+                  "virtual machine; give each machine its own --host-id, or reboot one of them",
+                  name, strerror(errno));
     EN_TRY(st);
     EN_TRY(check_user(fd, NULL));
     *again_out = true;
     if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
         return EN_EPEER;
     EN_TRY(eni_fdpass_recv(fd, fds, &nfds, &answer, 1, &bytes, deadline_ns, abort_fd));
-    close_all(fds, nfds); /* nobody of ours sends any here */
+    close_all(fds, nfds); /* no process of ours sends any here */
     *again_out = false;
     if (answer == 'y') return EN_OK;
-    return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s did not accept our job token", name);
+    return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s rejected our job token", name);
 }
 
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
@@ -157,7 +157,7 @@ en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t d
     for (;;) {
         bool is_again;
         int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
-        if (fd < 0) return eni_fail(EN_EIO, "fdpass", "cannot make a unix socket: %s", strerror(errno));
+        if (fd < 0) return eni_fail(EN_EIO, "fdpass", "cannot create a Unix socket: %s", strerror(errno));
         en_status st = attempt(fd, name, token, deadline_ns, abort_fd, &is_again);
         if (st == EN_OK) {
             *fd_out = fd;
@@ -165,7 +165,7 @@ en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t d
         }
         close(fd);
         if (st != EN_EPEER || !is_again || eni_now_ns() >= deadline_ns) return st;
-        st = eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, abort_fd); /* also tells an abort from an end */
+        st = eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, abort_fd); /* EN_EPEER: aborted */
         if (st != EN_ETIMEOUT) return st;
     }
 }
@@ -180,8 +180,8 @@ en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob,
 {
     if (nfds > ENI_FDPASS_MAX || bytes == 0 || bytes > ENI_FDPASS_BLOB)
         return eni_fail(EN_EINVAL, "fdpass",
-                        "%zu descriptors and %zu bytes: the limits are 0 .. %u and 1 .. %u", nfds, bytes,
-                        ENI_FDPASS_MAX, ENI_FDPASS_BLOB);
+                        "cannot pass %zu descriptors and %zu bytes: the limits are 0 .. %u and 1 .. %u", nfds,
+                        bytes, ENI_FDPASS_MAX, ENI_FDPASS_BLOB);
     control_space control = {0};
     struct iovec part = {(void *)(uintptr_t)blob, bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -244,7 +244,7 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
         return EN_OK;
     }
     close_all(fds_out, nfds);
-    if (!is_cut) return EN_EPEER; /* a message without a byte is none of ours, and as good as the end */
+    if (!is_cut) return EN_EPEER; /* our messages have at least one byte; this is the end, or not ours */
     return eni_fail(EN_EPROTO, "fdpass", "a message does not fit into %zu bytes and %u descriptors", capacity,
                     ENI_FDPASS_MAX);
 }

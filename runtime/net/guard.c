@@ -1,7 +1,7 @@
 /* guard.c - see guard.h.
  *
- * ZeroMQ tells us the descriptor of a connection (monitor event ACCEPTED), but closes it whenever it likes,
- * and the number may then mean another one. So we hold a duplicate, and know a connection by its inode. */
+ * ZeroMQ reports the descriptor of a connection (monitor event ACCEPTED), but may close it at any time, and
+ * the number may then mean another one. So we hold a duplicate, and know a connection by its inode. */
 #include "runtime/net/guard.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@
 enum {
     TICK_MS = 5,
     ADMITTED_MAX = 256,
-    LEAST = 4,      /* newcomers, however few descriptors there are */
+    LEAST = 4,      /* pending connections, however few descriptors there are */
     ESTABLISHED = 1 /* the state of tcp(7), which linux/tcp.h does not name */
 };
 
@@ -68,14 +68,14 @@ static void forget(eni_guard *guard, uint32_t at)
 
 static void evict(eni_guard *guard, uint32_t at, const char *why)
 {
-    atomic_fetch_add(&guard->evicted, 1); /* before he can see it */
+    atomic_fetch_add(&guard->evicted, 1); /* before the peer can see it */
     shutdown(guard->newcomers[at].fd, SHUT_RDWR);
     forget(guard, at);
     eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without our job token",
                   why);
 }
 
-/* Where a connection is among them; n: nowhere. */
+/* The index of a connection; n if it is not among them. */
 static uint32_t find(const eni_guard *guard, uint64_t inode)
 {
     uint32_t i = 0;
@@ -91,7 +91,7 @@ static bool is_admitted(const eni_guard *guard, uint64_t inode)
     return false;
 }
 
-/* What is over: time, bytes, or the connection itself. */
+/* Ends what has run out of time or bytes, and forgets connections that have ended. */
 static void look_round(eni_guard *guard)
 {
     const int64_t now_ns = eni_now_ns();
@@ -111,7 +111,7 @@ static void look_round(eni_guard *guard)
     }
 }
 
-/* Whether a connection came to the port of this endpoint. */
+/* Whether a connection was made to the port of this endpoint. */
 static bool came_to(int fd, const char *endpoint)
 {
     const char *port = strrchr(endpoint, ':');
@@ -119,13 +119,13 @@ static bool came_to(int fd, const char *endpoint)
     return port != NULL && own != 0 && own == strtoul(port + 1, NULL, 10);
 }
 
-/* By now the number may be a later connection's: of this shard, which is then told of twice, or of somebody
- * else in this process, who is none of our business. */
+/* The descriptor may by now belong to a later connection: of this shard, then reported twice, or of another
+ * part of this process, which is ignored. */
 static void take_in(eni_guard *guard, int fd, const char *endpoint)
 {
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     while (copy < 0 && errno == EMFILE && guard->n > 0) {
-        evict(guard, 0, "said nothing while descriptors ran out");
+        evict(guard, 0, "sent nothing while descriptors ran out");
         copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     }
     const uint64_t inode = inode_of(copy);
@@ -134,7 +134,7 @@ static void take_in(eni_guard *guard, int fd, const char *endpoint)
         if (copy >= 0) close(copy);
         return;
     }
-    if (guard->n == guard->most) evict(guard, 0, "said nothing while others came");
+    if (guard->n == guard->most) evict(guard, 0, "sent nothing while others connected");
     guard->newcomers[guard->n++] = (newcomer){copy, inode, eni_now_ns() + ENI_GUARD_TIMEOUT_NS};
 }
 
@@ -176,8 +176,8 @@ static void *watch(void *user)
     return NULL;
 }
 
-/* Each is a descriptor of ZeroMQ's and a duplicate: all routers' together take a quarter of the limit at most, so
- * that files and members find room. */
+/* Each takes a descriptor of ZeroMQ's and a duplicate. All routers together use at most a quarter of the
+ * limit, which leaves room for files and members. */
 static uint32_t most_of(uint32_t nrouters)
 {
     struct rlimit files = {.rlim_cur = RLIM_INFINITY};

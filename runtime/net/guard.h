@@ -1,10 +1,10 @@
 /* guard.h - watches the connections of a ROUTER that have not shown the job token. Private to runtime/net.
  *
- * ZeroMQ bounds the size of a frame and the number of whole messages, but not the frames of a message that
- * never ends, nor how long a connection may stay that says nothing of ours. So each connection has
- * ENI_GUARD_TIMEOUT_NS and ENI_GUARD_BYTES until the shard lets it in, and ENI_GUARD_MAX of them may wait (fewer where ulimit -n is low); a
- * thread looks every few milliseconds while there are any, and shuts down what is over. What ZeroMQ holds of
- * such a connection goes with it. */
+ * ZeroMQ bounds the size of a frame and the number of whole messages, but neither the frames of a message
+ * that never ends nor the lifetime of a connection that sends nothing of ours. So each connection has
+ * ENI_GUARD_TIMEOUT_NS and ENI_GUARD_BYTES until the shard admits it, and ENI_GUARD_MAX of them may wait
+ * (fewer where ulimit -n is low). While any wait, a thread looks every few milliseconds and shuts down those
+ * over a limit; ZeroMQ then frees what it holds of them. */
 #ifndef NET_GUARD_H
 #define NET_GUARD_H
 
@@ -17,11 +17,11 @@ enum { ENI_GUARD_BYTES = 4096, ENI_GUARD_MAX = 256 };
 
 typedef struct eni_guard eni_guard;
 
-/* Begins to watch a bound ROUTER of this context; before that, who is connected already is not watched. `nrouters`
+/* Begins to watch a bound ROUTER of this context; connections that exist already are not watched. `nrouters`
  * of this process share its descriptors. From the socket's thread. */
 en_status eni_guard_start(void *context, void *router, uint32_t nrouters, eni_guard **guard_out);
 
-/* The connection with this descriptor has shown the token: it is not watched any more. Any thread. */
+/* The connection with this descriptor has shown the token: it is no longer watched. Any thread. */
 void eni_guard_admit(eni_guard *guard, int fd);
 
 /* Connections shut down so far. Any thread. */

@@ -101,7 +101,7 @@ static void find_interface(const struct sockaddr *name, char interface_out[32])
     freeifaddrs(list);
 }
 
-/* connect(2) on a datagram socket chooses the route and thereby our address, and sends nothing. */
+/* connect(2) on a datagram socket chooses the route and so our address, and sends nothing. */
 static en_status address_towards(const struct addrinfo *to, eni_own_address *own_out)
 {
     struct sockaddr_storage name;
@@ -123,14 +123,14 @@ en_status eni_host_info_no_host(const char *host, const char *why)
 {
     const char *scope = strchr(host, '%');
     if (scope != NULL)
-        return eni_fail(EN_ENOENT, "host_info",
-                        "no such host '%s': this machine has no interface %s (`ip link` lists them); an "
-                        "address of fe80::/10 holds on one link, and each rank reads it with the interface's "
-                        "name: give addresses of another network where hosts name theirs differently",
-                        host, scope + 1);
+        return eni_fail(
+            EN_ENOENT, "host_info",
+            "no such host '%s': this machine has no interface %s (`ip link` lists them); an fe80::/10 "
+            "address is valid on one link only, and each rank reads it with this interface name: use "
+            "addresses of another network if hosts name their interfaces differently",
+            host, scope + 1);
     return eni_fail(EN_ENOENT, "host_info",
-                    "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
-                    host, why);
+                    "no such host '%s': %s; check the name, /etc/hosts and the name server", host, why);
 }
 
 en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_out)
@@ -144,15 +144,16 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
     const bool is_own = eni_host_info_is_loopback(list->ai_addr);
     freeaddrinfo(list);
     struct in6_addr v6;
-    /* No % in it. */
+    /* Without %scope. */
     const bool lacks_scope = inet_pton(AF_INET6, remote->host, &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6);
     if (st == EN_OK) return EN_OK;
-    return eni_fail(EN_EINVAL, "host_info", "no route to %s from this machine: %s", remote->host,
-                    is_own ? "its loopback interface is down, as in a new network namespace; bring it up "
-                             "(`ip link set lo up`)"
-                    : lacks_scope
-                        ? "an address of fe80::/10 needs the interface behind it, as fe80::1%eth0"
-                        : "give an address on a network that both are on (`ip route get` shows the way)");
+    return eni_fail(
+        EN_EINVAL, "host_info", "no route to %s from this machine: %s", remote->host,
+        is_own
+            ? "its loopback interface is down, as in a new network namespace; enable it (`ip link set lo up`)"
+        : lacks_scope
+            ? "an fe80::/10 address needs an interface, such as fe80::1%eth0"
+            : "use an address on a network that both machines share (`ip route get` shows the route)");
 }
 
 int eni_host_info_addresses(eni_address *addresses_out, int max)
@@ -160,7 +161,7 @@ int eni_host_info_addresses(eni_address *addresses_out, int max)
     struct ifaddrs *list;
     int n = 0;
     if (getifaddrs(&list) != 0) {
-        eni_warn("host_info", "the system does not say this machine's addresses: %s", strerror(errno));
+        eni_warn("host_info", "cannot list this machine's addresses: %s", strerror(errno));
         return 0;
     }
     for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next) {
@@ -177,7 +178,8 @@ int eni_host_info_addresses(eni_address *addresses_out, int max)
     return n;
 }
 
-/* The quota of one cgroup in cores, rounded up; INT32_MAX where there is none. Version 2 has both numbers in a file. */
+/* The quota of one cgroup in cores, rounded up; INT32_MAX without one. Version 2 has both numbers in one
+ * file. */
 static int quota_of(const char *folder, bool is_v2)
 {
     char path[1500], line[64];
@@ -192,8 +194,8 @@ static int quota_of(const char *folder, bool is_v2)
     return cores < INT32_MAX ? (int)cores : INT32_MAX;
 }
 
-/* The least of a cgroup and those that it lies in. A container may see its own as the root, and be told the path that the
- * host has for it: what is not there has no quota. */
+/* The least quota of a cgroup and its ancestors. A container may see its own cgroup as the root but get the
+ * path that the host uses; a folder that is missing has no quota. */
 static int quota_above(const char *root, const char *path, bool is_v2)
 {
     char folder[1400];
@@ -301,7 +303,7 @@ void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *use
     tell(user, "libraries", "OpenSSL", eni_digest_library());
 }
 
-/* ---- who owns a port: /proc/net/tcp gives the socket's inode, /proc/PID/fd whose it is ---- */
+/* ---- who owns a port: /proc/net/tcp gives the socket's inode, /proc/PID/fd its process ---- */
 
 /* The inode and owner of the socket that listens on the port; 0: none in this table. */
 static unsigned long listener(const char *table, uint16_t port, unsigned *uid_out)
@@ -365,7 +367,7 @@ void eni_host_info_port_owner(uint16_t port, char text_out[200])
     unsigned long inode = listener("/proc/net/tcp", port, &uid);
     if (inode == 0) inode = listener("/proc/net/tcp6", port, &uid);
     if (inode == 0) {
-        snprintf(text_out, 200, "a process that does not listen (or has just gone)");
+        snprintf(text_out, 200, "a process that does not listen (or has just ended)");
         return;
     }
     snprintf(text_out, 200, "a process of user %u (`ss -ltnp` as that user or root shows which)", uid);

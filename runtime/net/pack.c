@@ -1,7 +1,7 @@
 /* pack.c - values as bytes and back (pack.h).
  *
- * msgpack-c writes, every value in its shortest format, into the memory of the buffer; the reader walks over
- * format bytes (https://github.com/msgpack/msgpack/blob/master/spec.md). */
+ * msgpack-c writes into the buffer's memory, each value in its shortest format; the reader walks over format
+ * bytes (https://github.com/msgpack/msgpack/blob/master/spec.md). */
 #include "runtime/net/pack.h"
 
 #include <msgpack.h>
@@ -49,7 +49,7 @@ void eni_pack_drop(eni_pack *pack, size_t bytes)
 static int append(void *pack, const char *data, size_t bytes)
 {
     eni_pack_raw(pack, data, bytes);
-    return 0; /* the buffer remembers what it could not take */
+    return 0; /* the buffer records the failure in is_failed */
 }
 
 static msgpack_packer packer(eni_pack *pack)
@@ -144,7 +144,7 @@ uint32_t eni_unpack_array(eni_cursor *cursor, uint32_t min, uint32_t max)
     else if (format == 0xdd)
         n = big_endian(cursor, 4);
     else
-        eni_cursor_refuse(cursor, "an array was due");
+        eni_cursor_refuse(cursor, "expected an array");
     if (cursor->why == NULL && (n < min || n > max))
         eni_cursor_refuse(cursor, "an array has the wrong length");
     if (cursor->why == NULL && n > (size_t)(cursor->end - cursor->at))
@@ -152,7 +152,7 @@ uint32_t eni_unpack_array(eni_cursor *cursor, uint32_t min, uint32_t max)
     return cursor->why == NULL ? (uint32_t)n : 0;
 }
 
-/* An integer of any width as magnitude and sign: negative holds -1 - value, so that all of int64 fits. */
+/* An integer of any width as magnitude and sign: a negative one as -1 - value, so that all of int64 fits. */
 static uint64_t integer(eni_cursor *cursor, bool *is_negative_out)
 {
     uint8_t format = next_format(cursor);
@@ -171,7 +171,7 @@ static uint64_t integer(eni_cursor *cursor, bool *is_negative_out)
         *is_negative_out = true;
         return ~value & (sign - 1);
     }
-    eni_cursor_refuse(cursor, "an integer was due");
+    eni_cursor_refuse(cursor, "expected an integer");
     return 0;
 }
 
@@ -194,7 +194,7 @@ int64_t eni_unpack_int(eni_cursor *cursor, int64_t min, int64_t max, const char 
     return cursor->why == NULL ? result : 0;
 }
 
-/* `n` bytes of a string or binary that may be at most `max`. */
+/* `n` bytes of a string or binary; at most `max` are accepted. */
 static eni_span body(eni_cursor *cursor, uint64_t n, size_t max, const char *name)
 {
     if (cursor->why == NULL && n > max) eni_cursor_refuse(cursor, name);
@@ -211,10 +211,10 @@ eni_span eni_unpack_str(eni_cursor *cursor, size_t max, const char *name)
     else if (format >= 0xd9 && format <= 0xdb)
         n = big_endian(cursor, (size_t)1 << (format - 0xd9));
     else
-        eni_cursor_refuse(cursor, "a string was due");
+        eni_cursor_refuse(cursor, "expected a string");
     eni_span span = body(cursor, n, max, name);
     if (memchr(span.data, 0, span.bytes) != NULL) {
-        eni_cursor_refuse(cursor, "a string holds a zero byte");
+        eni_cursor_refuse(cursor, "a string contains a zero byte");
         return (eni_span){(const uint8_t *)"", 0};
     }
     return span;
@@ -227,7 +227,7 @@ eni_span eni_unpack_bin(eni_cursor *cursor, size_t max, const char *name)
     if (format >= 0xc4 && format <= 0xc6)
         n = big_endian(cursor, (size_t)1 << (format - 0xc4));
     else
-        eni_cursor_refuse(cursor, "binary was due");
+        eni_cursor_refuse(cursor, "expected binary");
     return body(cursor, n, max, name);
 }
 
@@ -236,7 +236,7 @@ void eni_unpack_text(eni_cursor *cursor, char *text_out, size_t capacity, const 
     eni_span span = eni_unpack_str(cursor, capacity - 1, name);
     for (size_t i = 0; i < span.bytes; i++)
         if (span.data[i] < 0x20 || span.data[i] == 0x7f)
-            eni_cursor_refuse(cursor, "a text holds control characters");
+            eni_cursor_refuse(cursor, "a text contains control characters");
     if (cursor->why != NULL) span.bytes = 0;
     memcpy(text_out, span.data, span.bytes);
     text_out[span.bytes] = '\0';
@@ -245,7 +245,7 @@ void eni_unpack_text(eni_cursor *cursor, char *text_out, size_t capacity, const 
 bool eni_cursor_finish(eni_cursor *cursor)
 {
     if (cursor->why == NULL && cursor->at != cursor->end)
-        eni_cursor_refuse(cursor, "bytes are left after its end");
+        eni_cursor_refuse(cursor, "bytes are left after the end of the message");
     return cursor->why == NULL;
 }
 
@@ -312,8 +312,8 @@ void eni_field_get(eni_cursor *cursor, const eni_field *field, void *record)
     }
 }
 
-/* flatten: msgpack-c's functions and what they call become one loop here, whose position in the buffer stays in
- * a register. That halves the time of a message's header. */
+/* flatten: inlines msgpack-c's functions into one loop whose position in the buffer stays in a register,
+ * which halves the time of a message's header. */
 __attribute__((flatten)) void eni_fields_put(eni_pack *pack, const eni_field *fields, uint32_t n,
                                              const void *record)
 {

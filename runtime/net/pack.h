@@ -1,14 +1,14 @@
-/* pack.h - values as bytes, in msgpack: a writer (by msgpack-c), a reader of what an unauthenticated peer may have written, and
- * records whose fields one table writes and reads.
+/* pack.h - values as bytes, in msgpack: a writer (by msgpack-c), a reader for untrusted bytes, and records
+ * whose fields one table writes and reads.
  *
  * The writer's buffer is either fixed memory of the caller's or grows on the heap. When it cannot take more,
  * is_failed is set and later writes do nothing: check once, at the end.
  *
- * The reader is a cursor that walks over the bytes once, without allocation, and every call says what it will
- * accept: a type, a range, a longest length. So the walk is itself the pre-scan that msgpack-c's unpacker
- * would need before it could be trusted (five bytes make that one allocate 2 GiB; it has no limits in C), and
- * nothing is left to unpack after it. The first thing that is not as asked makes the cursor bad; from then on
- * every call returns 0 or "". */
+ * The reader is a cursor that walks over the bytes once, without allocation; every call says what it accepts:
+ * a type, a range, a longest length. So the walk is itself the pre-scan that msgpack-c's unpacker would need
+ * before it could be trusted (five bytes make that one allocate 2 GiB; it has no limits in C), and nothing is
+ * left to unpack after it. The first unexpected value makes the cursor bad; from then on every call returns 0
+ * or "". */
 #ifndef NET_PACK_H
 #define NET_PACK_H
 
@@ -23,7 +23,7 @@ typedef struct eni_pack {
     bool is_failed;
 } eni_pack;
 
-/* Over the caller's memory. */
+/* A writer into the caller's memory. */
 static inline eni_pack eni_pack_over(uint8_t *memory, size_t capacity)
 {
     return (eni_pack){memory, 0, capacity, true, false};
@@ -42,8 +42,8 @@ void eni_pack_array(eni_pack *pack, uint32_t n);
 void eni_pack_uint(eni_pack *pack, uint64_t value);
 void eni_pack_int(eni_pack *pack, int64_t value);
 void eni_pack_str(eni_pack *pack, const char *text);
-/* The same with '?' in place of control characters, cut at 511 bytes: readers refuse them in texts, because
- * texts end up in logs and on terminals. */
+/* The same with '?' for control characters, truncated to 511 bytes. Readers refuse control characters in
+ * texts, because texts end up in logs and on terminals. */
 void eni_pack_text(eni_pack *pack, const char *text);
 void eni_pack_bin(eni_pack *pack, const void *data, size_t bytes);
 
@@ -51,7 +51,7 @@ void eni_pack_bin(eni_pack *pack, const void *data, size_t bytes);
 
 typedef struct eni_cursor {
     const uint8_t *at, *end;
-    const char *why; /* NULL while good; then a static sentence */
+    const char *why; /* NULL while good; else a static sentence */
 } eni_cursor;
 
 typedef struct eni_span {
@@ -70,10 +70,10 @@ static inline eni_cursor eni_cursor_make(const uint8_t *bytes, size_t length)
 /* Marks the cursor bad unless it already is. */
 void eni_cursor_refuse(eni_cursor *cursor, const char *why);
 
-/* An array of exactly / at most so many elements; returns their number. */
+/* An array of min .. max elements; returns their number. */
 uint32_t eni_unpack_array(eni_cursor *cursor, uint32_t min, uint32_t max);
 
-/* An integer in any msgpack width. `name` (static) is what `why` will say when it is out of range. */
+/* An integer in any msgpack width. `name` (static) becomes `why` if it is out of range. */
 uint64_t eni_unpack_uint(eni_cursor *cursor, uint64_t max, const char *name);
 int64_t eni_unpack_int(eni_cursor *cursor, int64_t min, int64_t max, const char *name);
 
@@ -84,7 +84,7 @@ eni_span eni_unpack_bin(eni_cursor *cursor, size_t max, const char *name);
 /* A string copied into `text_out`, 0-terminated; at most capacity - 1 bytes, none below space. */
 void eni_unpack_text(eni_cursor *cursor, char *text_out, size_t capacity, const char *name);
 
-/* Nothing may be left. Returns whether all was well. */
+/* Refuses bytes that are left. Returns whether the cursor is good. */
 bool eni_cursor_finish(eni_cursor *cursor);
 
 /* ---- records ---- */
@@ -96,10 +96,10 @@ typedef enum eni_field_kind {
     ENI_FIELD_TEXT,  /* a char array */
     ENI_FIELD_BYTES, /* a byte array, all of it */
     ENI_FIELD_BLOB,  /* an eni_span of at most `max` bytes; read: borrowed from the input */
-    ENI_FIELD_OWN    /* the owner of the table writes and reads it */
+    ENI_FIELD_OWN    /* written and read by the owner of the table */
 } eni_field_kind;
 
-/* Where a value lies in its record, and what is accepted for it. `why` (static) is what the cursor says of a
+/* Where a value lies in its record, and what is accepted for it. `why` (static) becomes the cursor's for a
  * value out of range. */
 typedef struct eni_field {
     eni_field_kind kind;
@@ -118,7 +118,7 @@ typedef struct eni_field {
 void eni_field_put(eni_pack *pack, const eni_field *field, const void *record);
 void eni_field_get(eni_cursor *cursor, const eni_field *field, void *record);
 
-/* `n` elements, a field each. */
+/* `n` elements, one per field. */
 void eni_fields_put(eni_pack *pack, const eni_field *fields, uint32_t n, const void *record);
 void eni_fields_get(eni_cursor *cursor, const eni_field *fields, uint32_t n, void *record);
 

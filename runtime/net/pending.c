@@ -1,4 +1,4 @@
-/* pending.c - an array of silent connections; the one that has been silent for longest makes room. */
+/* pending.c - an array of silent connections; when it is full, the longest silent one is dropped. */
 #include "runtime/net/pending.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include "runtime/net/tcp.h"
 
 enum { WAIT_CAP_MS = 60000 };
-static const int64_t turn_ns = 100 * ENI_MILLI;  /* who is let in may stay so long, in any crowd */
-static const int64_t breath_ns = 10 * ENI_MILLI; /* when this process is out of descriptors */
+static const int64_t turn_ns = 100 * ENI_MILLI;  /* the least time that a connection may stay, in any crowd */
+static const int64_t breath_ns = 10 * ENI_MILLI; /* the pause when this process is out of descriptors */
 
 static void leave(eni_pending *pending, uint32_t at)
 {
@@ -36,15 +36,16 @@ void eni_pending_close(eni_pending *pending)
         close(pending->peer[--pending->n].fd);
 }
 
-/* Whether one more can be let in, if need be for the oldest, who has had his turn. Who belongs here may be
- * interrupted between his connect and his hello; until then others wait in the kernel's queue. */
+/* Whether one more can be accepted, if need be in place of the oldest once that has had turn_ns: one of ours
+ * may be interrupted between its connect and its hello. Meanwhile others wait in the kernel's queue. */
 static bool has_room(const eni_pending *pending)
 {
     return pending->n < ENI_PENDING_MAX ||
            pending->peer[0].until_ns - pending->timeout_ns + turn_ns <= eni_now_ns();
 }
 
-/* Lets in who waits at the door; when it is full, the oldest goes. EN_ETIMEOUT: no descriptor is left. */
+/* Accepts the connections that wait; drops the oldest when the array is full. EN_ETIMEOUT: no descriptor is
+ * left. */
 static en_status let_in(eni_pending *pending)
 {
     while (has_room(pending)) {
@@ -55,7 +56,7 @@ static en_status let_in(eni_pending *pending)
             error != 0 && eni_files_are_short(error, "this process", &pending->say_short_ns);
         if (error != 0 && !is_short) return eni_fail(EN_EIO, "pending", "accept failed: %s", strerror(error));
         if (pending->n == ENI_PENDING_MAX || (is_short && pending->n > 0))
-            drop(pending, 0, "said nothing while others came");
+            drop(pending, 0, "sent nothing while others connected");
         if (is_short) return EN_ETIMEOUT;
         pending->peer[pending->n++] =
             (eni_pending_peer){.fd = fd, .until_ns = eni_now_ns() + pending->timeout_ns};
@@ -63,11 +64,11 @@ static en_status let_in(eni_pending *pending)
     return EN_OK;
 }
 
-/* Reads what a peer says. 1: all of it; 0: not yet; -1: he has gone, or says something else. */
+/* Reads a peer's hello. 1: all of it; 0: not yet; -1: the peer has gone, or sent something else. */
 static int hear(const eni_pending *pending, eni_pending_peer *peer)
 {
     const size_t room = pending->is_packet ? pending->hello : pending->hello - peer->bytes;
-    const int flags = MSG_DONTWAIT | (pending->is_packet ? MSG_TRUNC : 0); /* tells a packet's real length */
+    const int flags = MSG_DONTWAIT | (pending->is_packet ? MSG_TRUNC : 0); /* a packet's real length */
     const ssize_t n = recv(peer->fd, peer->said + peer->bytes, room, flags);
     if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (n == 0 || (pending->is_packet && (size_t)n != pending->hello)) return -1;
@@ -75,7 +76,7 @@ static int hear(const eni_pending *pending, eni_pending_peer *peer)
     return peer->bytes == pending->hello;
 }
 
-/* Looks at everybody. Returns the descriptor of one who has said all, or -1. */
+/* Looks at all peers. Returns the descriptor of one whose hello is complete, or -1. */
 static int look_round(eni_pending *pending, void *said_out)
 {
     const int64_t now_ns = eni_now_ns();
@@ -89,16 +90,16 @@ static int look_round(eni_pending *pending, void *said_out)
             return fd;
         }
         if (heard < 0)
-            drop(pending, i, "did not say what is said here");
+            drop(pending, i, "sent something other than a hello");
         else if (now_ns >= peer->until_ns)
-            drop(pending, i, "said nothing");
+            drop(pending, i, "sent nothing");
         else
             i++;
     }
     return -1;
 }
 
-/* Until somebody comes or speaks, somebody's timeout ends, or the deadline. */
+/* Waits until a peer connects or sends, a peer's timeout ends, or the deadline. */
 static en_status wait(const eni_pending *pending, int64_t deadline_ns, int abort_fd)
 {
     const bool is_open = has_room(pending);
@@ -120,7 +121,7 @@ en_status eni_pending_next(eni_pending *pending, int64_t deadline_ns, int abort_
 {
     for (;;) {
         EN_TRY(wait(pending, deadline_ns, abort_fd));
-        int fd = look_round(pending, said_out); /* who has spoken does not make room for others */
+        int fd = look_round(pending, said_out); /* before new peers push it out */
         en_status st = fd < 0 ? let_in(pending) : EN_OK;
         if (fd < 0) fd = look_round(pending, said_out);
         if (fd >= 0) {

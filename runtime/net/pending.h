@@ -1,9 +1,9 @@
-/* pending.h - where connections wait that have not said who they are.
+/* pending.h - holds connections that have not identified themselves yet.
  *
- * A listening socket is open to all of this host, or of the network. Whoever connects and stays silent must
- * not keep out who comes after him: up to ENI_PENDING_MAX connections wait at a time, each for its timeout,
- * and when they are more the one that has been silent for longest goes. Who belongs here says his hello
- * right after he has connected. One thread at a time. */
+ * A listening socket is open to all processes of this host, or of the network. A peer that connects and stays
+ * silent must not keep out later ones: up to ENI_PENDING_MAX connections wait at a time, each for its
+ * timeout; beyond that the longest silent one is dropped. Our own processes send their hello right after they
+ * connect. One thread at a time. */
 #ifndef NET_PENDING_H
 #define NET_PENDING_H
 
@@ -27,22 +27,22 @@ typedef struct eni_pending_peer {
 typedef struct eni_pending {
     int listen_fd;
     size_t hello;   /* bytes, 1 .. ENI_HELLO_MAX */
-    bool is_packet; /* a hello is one message of exactly so many bytes (SOCK_SEQPACKET) */
+    bool is_packet; /* a hello is one message of exactly this length (SOCK_SEQPACKET) */
     int64_t timeout_ns;
     uint32_t n;
-    uint64_t dropped; /* closed before they had said anything of that length */
+    uint64_t dropped; /* closed before their hello was complete */
     eni_pending_peer peer[ENI_PENDING_MAX];
     eni_log_limit limit;
     int64_t say_short_ns; /* core/files.h */
 } eni_pending;
 
-/* The next connection whose hello is complete: *fd_out, non-blocking, is the caller's, `said_out` has the
- * hello. Nothing of it has been checked but its length. EN_ETIMEOUT (not logged); EN_EPEER (abort_fd);
- * EN_EIO when the listening socket is broken. */
+/* The next connection whose hello is complete: *fd_out, non-blocking, is the caller's; `said_out` has the
+ * hello, of which only the length has been checked. EN_ETIMEOUT (not logged); EN_EPEER (abort_fd); EN_EIO
+ * when the listening socket is broken. */
 en_status eni_pending_next(eni_pending *pending, int64_t deadline_ns, int abort_fd, int *fd_out,
                            void *said_out);
 
-/* Closes everybody who still waits; listen_fd stays. */
+/* Closes all connections that still wait; listen_fd stays open. */
 void eni_pending_close(eni_pending *pending);
 
 #endif

@@ -1,4 +1,4 @@
-/* process.c - reads state and time of birth from /proc/PID/stat. */
+/* process.c - reads state and start time from /proc/PID/stat. */
 #include "runtime/net/process.h"
 
 #include <errno.h>
@@ -9,7 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* State and time of birth. The name (field 2) may hold anything, also a ')': the fields follow the last one. */
+/* State and start time. The name (field 2) may contain anything, even a ')': the fields follow the last
+ * one. */
 static bool read_stat(int64_t pid, char *state_out, uint64_t *born_out)
 {
     char path[64], line[1024];
@@ -42,7 +43,7 @@ eni_process_state eni_process_look(int64_t pid, uint64_t born)
     char state;
     uint64_t now_born;
     if (born == 0) return ENI_PROCESS_UNKNOWN;
-    if (!read_stat(pid, &state, &now_born)) /* EMFILE and the like say nothing of it */
+    if (!read_stat(pid, &state, &now_born)) /* EMFILE and similar errors say nothing about it */
         return errno == ENOENT || errno == ESRCH ? ENI_PROCESS_ENDED : ENI_PROCESS_UNKNOWN;
     if (now_born != born) return ENI_PROCESS_ENDED;
     if (state == 'T' || state == 't') return ENI_PROCESS_STOPPED;
@@ -54,7 +55,7 @@ int eni_process_watch(int64_t pid, uint64_t born)
     if (born == 0) return -1;
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); /* close-on-exec by itself */
     if (fd < 0) return -1;
-    /* Looked at after the descriptor is there: it is of this process and of no later one. */
+    /* Checked after the descriptor is open, so that it belongs to this process and not to a later one. */
     if (eni_process_look(pid, born) != ENI_PROCESS_ENDED) return fd;
     close(fd);
     return -1;

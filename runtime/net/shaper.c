@@ -1,4 +1,4 @@
-/* shaper.c - two time stamps, one each way: when the emulated wire is free again. */
+/* shaper.c - two time stamps, one per direction: when the emulated wire is free again. */
 #include "runtime/net/shaper.h"
 
 #include <pthread.h>
@@ -33,10 +33,10 @@ void eni_shaper_free(eni_shaper *shaper)
 void eni_net_describe(uint64_t bytes_per_s, int64_t delay_ns, char *text_out, size_t bytes)
 {
     const double mb = (double)bytes_per_s / 1e6;
-    snprintf(text_out, bytes, "%s", bytes_per_s == 0 && delay_ns == 0 ? "as it is" : "");
+    snprintf(text_out, bytes, "%s", bytes_per_s == 0 && delay_ns == 0 ? "unchanged" : "");
     if (bytes_per_s > 0)
         eni_text_add(text_out, bytes, "%g MB/s (%g Mbit/s) each way%s", mb, 8 * mb, delay_ns > 0 ? ", " : "");
-    if (delay_ns > 0) eni_text_add(text_out, bytes, "%g us longer on the way", (double)delay_ns / 1e3);
+    if (delay_ns > 0) eni_text_add(text_out, bytes, "%g us more latency", (double)delay_ns / 1e3);
 }
 
 static int64_t later(int64_t a, int64_t b)

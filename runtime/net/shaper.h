@@ -24,7 +24,7 @@ typedef struct eni_shaper eni_shaper;
 eni_shaper *eni_shaper_new(uint64_t bytes_per_s, int64_t delay_ns);
 void eni_shaper_free(eni_shaper *shaper); /* NULL is fine */
 
-/* What is emulated, for people: "125 MB/s (1000 Mbit/s) each way, 50 us longer on the way". */
+/* Describes the emulated network for people: "125 MB/s (1000 Mbit/s) each way, 50 us more latency". */
 void eni_net_describe(uint64_t bytes_per_s, int64_t delay_ns, char *text_out, size_t bytes);
 
 /* Charges the sender's NIC at `now_ns` and returns deliver_ns. A NULL shaper returns 0: at once. */

@@ -1,4 +1,4 @@
-/* socket.c - the ZeroMQ context; what routers and dealers share: options, frames, counters; then the router
+/* socket.c - the ZeroMQ context; options, frames and counters that routers and dealers share; then the router
  * and the dealer. */
 #include "runtime/net/socket.h"
 
@@ -23,7 +23,7 @@
  * type and an empty identity. Each way. */
 #define ZMTP_GREETING 107u
 
-/* What is counted, in the order of eni_socket_count. */
+/* The counters, in the order of eni_socket_count. */
 enum { MESSAGES_IN, MESSAGES_OUT, PAYLOAD_IN, PAYLOAD_OUT, WIRE_IN, WIRE_OUT, DROPPED, DAMAGED, METERS };
 _Static_assert(offsetof(eni_socket_count, damaged) == DAMAGED * sizeof(uint64_t), "the order of the counts");
 
@@ -34,23 +34,23 @@ typedef struct message_socket {
     _Atomic uint64_t meter[METERS];
 } message_socket;
 
-/* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
- * is at most one per partition and client under way. */
+/* A shard that is behind slows senders of requests down; an answer must never be dropped, and at most one per
+ * partition and client is under way. */
 enum { REQUESTS_UNREAD = 64, ANSWERS_UNREAD = 1 << 20 };
 
-/* What a sender may have in the kernel on its way to a socket of this host, where there is no distance to
- * fill: the kernel's own limit of 4 MB is more than a cache holds, and the receiver's copy finds it in
- * memory. To another host the kernel knows best. */
+/* The send buffer in the kernel for a peer on this host, where the wire itself holds nothing: the kernel's
+ * limit of 4 MB is more than a cache holds, so the receiver would copy from memory. For another host the
+ * kernel chooses best. */
 enum { LOOPBACK_UNREAD = 512 << 10 };
 
 enum { HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
 
-/* What eni_packet.owner points to. Recycled. */
+/* The target of eni_packet.owner. Recycled. */
 typedef struct holder {
     struct holder *next; /* among the idle ones */
     eni_net *net;
     zmq_msg_t message;
-    uint8_t *copy; /* (room) the payload where ZeroMQ's memory was not aligned */
+    uint8_t *copy; /* (room) the payload, if ZeroMQ's memory was not aligned */
     uint64_t room;
 } holder;
 
@@ -61,14 +61,15 @@ struct eni_net {
     holder *idle;
 };
 
-/* ZeroMQ's own, with its first socket; where it gets none, or no memory, it ends the process. */
+/* ZeroMQ starts its threads with its first socket, and ends the process if it gets no thread or no memory. */
 static en_status start_threads(eni_net *net)
 {
     enum { ROOM = 8 << 20 };
     EN_TRY(eni_threads_need(zmq_ctx_get(net->context, ZMQ_IO_THREADS) + 1, "ZeroMQ"));
     EN_TRY(eni_memory_room(ROOM, "ZeroMQ"));
     void *first = zmq_socket(net->context, ZMQ_PAIR);
-    if (first == NULL) return eni_fail(EN_EIO, "socket", "ZeroMQ opens no socket: %s", zmq_strerror(errno));
+    if (first == NULL)
+        return eni_fail(EN_EIO, "socket", "ZeroMQ cannot open a socket: %s", zmq_strerror(errno));
     zmq_close(first);
     return EN_OK;
 }
@@ -79,7 +80,7 @@ en_status eni_net_open(eni_net **net_out)
     if (net == NULL) return EN_ENOMEM;
     net->context = zmq_ctx_new();
     if (net->context == NULL) {
-        eni_error("socket", "cannot make a ZeroMQ context: %s", zmq_strerror(errno));
+        eni_error("socket", "cannot create a ZeroMQ context: %s", zmq_strerror(errno));
         eni_free(net);
         return EN_ENOMEM;
     }
@@ -115,18 +116,18 @@ void eni_net_abort(eni_net *net)
 static en_status set_int(void *zmq, int option, int value)
 {
     if (zmq_setsockopt(zmq, option, &value, sizeof value) == 0) return EN_OK;
-    return eni_fail(EN_EIO, "socket", "ZeroMQ refuses option %d = %d: %s", option, value,
+    return eni_fail(EN_EIO, "socket", "ZeroMQ rejects option %d = %d: %s", option, value,
                     zmq_strerror(errno));
 }
 
-/* Of a socket with a ZAP domain ZeroMQ refuses peers that speak ZMTP 1 or 2. Their handshake ends in an assertion of libzmq
- * (zmtp_engine.cpp, process_routing_id_msg) if the ROUTER is being closed meanwhile: a stranger could abort psd. There is
- * no ZAP handler, so ZMTP 3 goes on as without. */
+/* A socket with a ZAP domain refuses peers that speak ZMTP 1 or 2. Their handshake ends in an assertion of
+ * libzmq (zmtp_engine.cpp, process_routing_id_msg) if the ROUTER is being closed meanwhile: a stranger could
+ * abort psd. No ZAP handler is registered, so ZMTP 3 works as without a domain. */
 static en_status set_router_options(void *zmq)
 {
     static const char domain[] = "entrain";
     if (zmq_setsockopt(zmq, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) != 0)
-        return eni_fail(EN_EIO, "socket", "ZeroMQ refuses a ZAP domain: %s", zmq_strerror(errno));
+        return eni_fail(EN_EIO, "socket", "ZeroMQ rejects a ZAP domain: %s", zmq_strerror(errno));
     return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);
 }
 
@@ -136,7 +137,7 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
         (int64_t)(max_payload == 0 || max_payload > ENI_BUCKET_MAX ? ENI_BUCKET_MAX : max_payload);
     if (max_frame < (int64_t)ENI_HEADER_MAX) max_frame = ENI_HEADER_MAX;
     if (zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max_frame, sizeof max_frame) != 0)
-        return eni_fail(EN_EIO, "socket", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
+        return eni_fail(EN_EIO, "socket", "ZeroMQ rejects a limit of %lld bytes: %s", (long long)max_frame,
                         zmq_strerror(errno));
     EN_TRY(set_int(zmq, ZMQ_SNDHWM, type == ZMQ_ROUTER ? ANSWERS_UNREAD : REQUESTS_UNREAD));
     EN_TRY(set_int(zmq, ZMQ_RCVHWM, type == ZMQ_ROUTER ? REQUESTS_UNREAD : ANSWERS_UNREAD));
@@ -144,7 +145,7 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
     EN_TRY(set_int(zmq, ZMQ_IPV6, 1));
     if (eni_address_is_loopback(address)) EN_TRY(set_int(zmq, ZMQ_SNDBUF, LOOPBACK_UNREAD));
     if (type == ZMQ_ROUTER) return set_router_options(zmq);
-    EN_TRY(set_int(zmq, ZMQ_IMMEDIATE, 1)); /* do not queue for a connection that may never be */
+    EN_TRY(set_int(zmq, ZMQ_IMMEDIATE, 1)); /* do not queue for a connection that may never exist */
     EN_TRY(set_int(zmq, ZMQ_RECONNECT_IVL, RECONNECT_MS));
     return set_int(zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
 }
@@ -156,7 +157,7 @@ static en_status socket_open(eni_net *net, int type, const eni_address *address,
     void *zmq = zmq_socket(net->context, type);
     eni_slice_ask(false);
     if (zmq == NULL)
-        return eni_fail(EN_EIO, "socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
+        return eni_fail(EN_EIO, "socket", "cannot create a ZeroMQ socket: %s", zmq_strerror(errno));
     en_status st = set_options(zmq, type, address, max_payload);
     if (st != EN_OK) {
         zmq_close(zmq);
@@ -237,7 +238,7 @@ static en_status hold_room(holder *hold, uint64_t bytes)
     return EN_OK;
 }
 
-/* Receives the next frame of the message into an initialised zmq_msg. EN_ETIMEOUT when there is none. */
+/* Receives the next frame of the message into an initialised zmq_msg. EN_ETIMEOUT if none is there. */
 static en_status next_frame(message_socket *socket, zmq_msg_t *frame)
 {
     while (zmq_msg_recv(frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
@@ -289,14 +290,14 @@ static en_status drop(message_socket *socket, zmq_msg_t *frame, eni_packet *pack
     return EN_EPROTO;
 }
 
-/* All frames of one message, the first of which is already in `frame`. */
+/* Takes all frames of one message, the first of which is already in `frame`. */
 static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *frame, eni_packet *packet)
 {
     const char *why = "it has no header";
     if (has_route) {
         packet->route_bytes = (uint32_t)zmq_msg_size(frame);
         if (packet->route_bytes == 0 || packet->route_bytes > ENI_ROUTE_MAX || !zmq_msg_more(frame))
-            return drop(socket, frame, packet, "its route is too long, or it is empty");
+            return drop(socket, frame, packet, "its route is empty or too long");
         memcpy(packet->route, zmq_msg_data(frame), packet->route_bytes);
         EN_TRY(next_frame(socket, frame));
     }
@@ -306,13 +307,13 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
     if (has_route && packet->header.type == ENI_MSG_HELLO) packet->source = zmq_msg_get(frame, ZMQ_SRCFD);
     bool has_payload = socket_has_payload(&packet->header);
     if (has_payload != zmq_msg_more(frame))
-        return drop(socket, frame, packet, "it has not the frames it should");
+        return drop(socket, frame, packet, "the number of its frames does not match its header");
     if (!has_payload) return EN_OK;
     EN_TRY(next_frame(socket, frame));
     meter_add(socket, WIRE_IN, frame_bytes(zmq_msg_size(frame)));
     if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
     if (zmq_msg_size(frame) != packet->header.bytes)
-        return drop(socket, frame, packet, "its payload has another length than its header says");
+        return drop(socket, frame, packet, "the length of its payload does not match its header");
     EN_TRY(hold_payload(socket->net, frame, packet));
     packet->is_damaged = (packet->header.flags & ENI_FLAG_CRC) != 0 &&
                          eni_crc32c(0, packet->payload, packet->bytes) != packet->header.crc;
@@ -320,7 +321,7 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
     return EN_OK;
 }
 
-/* One message if there is one; wrong ones are passed over. */
+/* Receives one message if there is one; skips invalid ones. */
 static en_status socket_take(message_socket *socket, bool has_route, eni_packet *packet_out)
 {
     zmq_msg_t frame;
@@ -345,7 +346,7 @@ static en_status socket_take(message_socket *socket, bool has_route, eni_packet 
     return EN_OK;
 }
 
-/* Encodes, with a checksum where there is something to check. */
+/* Encodes, with a checksum if the socket sends them and there is a payload. */
 static size_t encode(const message_socket *socket, const eni_header *header, const void *payload,
                      uint8_t *bytes)
 {
@@ -372,8 +373,8 @@ static en_status socket_put_header(message_socket *socket, const eni_header *hea
     return EN_OK;
 }
 
-/* The payload as a ZeroMQ message: lent when it is long and somebody wants to hear of its return, else
- * copied. From here on `release` has happened or belongs to the message. */
+/* Makes a ZeroMQ message of the payload: without a copy if it is long and has a `release`, else copied. After
+ * this `release` has been called or belongs to the message. */
 static en_status make_payload(zmq_msg_t *frame, void *payload, uint64_t bytes, eni_release release,
                               void *hint)
 {
@@ -410,7 +411,7 @@ static en_status socket_put_payload(message_socket *socket, void *payload, uint6
 
 struct eni_router {
     message_socket socket;
-    eni_guard *guard; /* NULL: none */
+    eni_guard *guard; /* NULL if unguarded */
 };
 
 static en_status bind_router(eni_router *router, const eni_address *address, eni_address *bound_out)
@@ -422,7 +423,7 @@ static en_status bind_router(eni_router *router, const eni_address *address, eni
         return eni_fail(EN_EIO, "router", "cannot listen on %s: %s", text, zmq_strerror(errno));
     if (bound_out == NULL) return EN_OK;
     if (zmq_getsockopt(router->socket.zmq, ZMQ_LAST_ENDPOINT, text, &bytes) != 0)
-        return eni_fail(EN_EIO, "router", "ZeroMQ does not tell its port: %s", zmq_strerror(errno));
+        return eni_fail(EN_EIO, "router", "ZeroMQ does not report its port: %s", zmq_strerror(errno));
     return eni_address_parse(text, bound_out);
 }
 
@@ -431,8 +432,8 @@ en_status eni_router_open(eni_net *net, const eni_address *address, bool is_inse
 {
     if (!is_insecure && !eni_address_is_loopback(address))
         return eni_fail(EN_EDENIED, "router",
-                        "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you "
-                        "trust, add --insecure",
+                        "will not listen on %s: traffic beyond loopback is not encrypted yet; add --insecure "
+                        "on a network you trust",
                         address->host);
     eni_router *router = eni_alloc(sizeof *router);
     if (router == NULL) return EN_ENOMEM;
@@ -483,7 +484,7 @@ en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_p
     }
 }
 
-/* The routing id, which ROUTER takes off again. */
+/* Sends the routing id, which ROUTER strips again. */
 static en_status put_route(eni_router *router, const eni_packet *to)
 {
     while (zmq_send(router->socket.zmq, to->route, to->route_bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) {
@@ -530,7 +531,7 @@ enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256 };
 
 struct eni_dealer {
     message_socket socket;
-    bool is_greeted; /* a message went out, so there is a connection */
+    bool is_greeted; /* a message was sent, so there is a connection */
 };
 
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out)
@@ -596,7 +597,7 @@ en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out)
     return socket_take(&dealer->socket, false, packet_out);
 }
 
-/* Fills the items: the dealers first, then whatever descriptors there are. Returns their number. */
+/* Fills the items: the dealers first, then the descriptors that are given. Returns their number. */
 static int fill_items(eni_dealer *const *dealers, size_t n, int abort_fd, int wake_fd, zmq_pollitem_t *items)
 {
     int used = 0;
@@ -612,7 +613,7 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
 {
     zmq_pollitem_t items[DEALERS_MAX + 2];
     if (n > DEALERS_MAX)
-        return eni_fail(EN_EINVAL, "dealer", "%zu dealers: at most %d are possible", n, DEALERS_MAX);
+        return eni_fail(EN_EINVAL, "dealer", "%zu dealers are too many: the limit is %d", n, DEALERS_MAX);
     int used = fill_items(dealers, n, abort_fd, wake_fd, items);
     for (;;) {
         int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
@@ -643,8 +644,8 @@ void eni_dealer_close(eni_dealer *dealer)
 }
 
 /* libzmq is not built with ThreadSanitizer, which sees its recv(2) and malloc but not the lock-free queue
- * over which a message then passes to our thread, and calls every message a race. So it is told to forget
- * what uninstrumented libraries do; what our own code reads and writes it still checks. */
+ * that hands a message to our thread, and so reports every message as a race. It must ignore uninstrumented
+ * libraries; the reads and writes of our own code are still checked. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define ENI_HAS_TSAN

@@ -34,11 +34,11 @@ typedef struct eni_dealer eni_dealer; /* a worker's socket to one shard */
 
 typedef void (*eni_release)(void *memory, void *hint);
 
-/* With one copying thread of ZeroMQ's, which carries about 2 GB/s. */
+/* ZeroMQ gets one copying thread, which carries about 2 GB/s. */
 en_status eni_net_open(eni_net **net_out);
 
-/* Every packet must be released and every socket closed before. Waits at most 2 s for what is still unsent (0
- * s after eni_net_abort). NULL is fine. */
+/* Release every packet and close every socket first. Waits at most 2 s for unsent messages (0 s after
+ * eni_net_abort). NULL is fine. */
 void eni_net_close(eni_net *net);
 
 /* The run is broken: sockets closed from now on drop what they have not sent. Any thread. */
@@ -49,13 +49,14 @@ typedef struct eni_packet {
     eni_header header;
     uint8_t route[ENI_ROUTE_MAX]; /* whom to answer (router only) */
     uint32_t route_bytes;
-    int source;       /* router, HELLO: the connection's descriptor, for eni_router_admit; else -1 */
-    bool is_damaged;  /* the payload's checksum is not the header's: refuse it, do not read it */
-    uint8_t *payload; /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without
-                         payload, and with ENI_FLAG_SHM, where they lie in the arena. Writable: it is yours */
-    uint64_t bytes;   /* of payload */
-    void *owner;      /* what holds payload; the packet may be copied by assignment as long as one copy is
-                         released: that is how ownership moves */
+    int source;      /* router, HELLO: the connection's descriptor, for eni_router_admit; else -1 */
+    bool is_damaged; /* the payload's checksum is not the header's: refuse it, do not read it */
+    /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without payload, and with
+     * ENI_FLAG_SHM, when they are in the arena. Writable: it is yours */
+    uint8_t *payload;
+    uint64_t bytes; /* of payload */
+    /* holds payload. A packet may be copied by assignment if one copy is released: so ownership moves */
+    void *owner;
 } eni_packet;
 
 void eni_packet_free(void *owner);
@@ -75,22 +76,22 @@ typedef struct eni_socket_count {
     uint64_t messages_in, messages_out;
     uint64_t payload_in, payload_out;
     uint64_t wire_in, wire_out;
-    uint64_t dropped; /* malformed, half, or without a way back */
+    uint64_t dropped; /* malformed, incomplete, or without a return route */
     uint64_t damaged; /* payloads with a wrong checksum */
     uint64_t evicted; /* connections closed because they did not show the token (eni_router_guard) */
 } eni_socket_count;
 
 /* Binds; EN_EDENIED beyond loopback unless is_insecure. *bound_out (may be NULL) has the real port.
- * `max_payload` is the largest payload that is let in, at most ENI_BUCKET_MAX (0: that). */
+ * `max_payload` is the largest payload accepted, at most ENI_BUCKET_MAX (0: that). */
 en_status eni_router_open(eni_net *net, const eni_address *address, bool is_insecure, uint64_t max_payload,
                           eni_router **router_out, eni_address *bound_out);
 
 /* From now on a new connection must be admitted within 5 s and 4,096 bytes, or it is closed: see guard.h. So
- * a client says HELLO first, and nothing else until it is answered. `nrouters` of this process share its
+ * a client sends HELLO first, and nothing else until that is answered. `nrouters` of this process share its
  * descriptors. */
 en_status eni_router_guard(eni_router *router, uint32_t nrouters);
 
-/* The sender of this HELLO has shown the token. Nothing without a guard. */
+/* The sender of this HELLO has shown the token. Does nothing without a guard. */
 void eni_router_admit(eni_router *router, const eni_packet *hello);
 
 /* One message. EN_OK: release it; EN_ETIMEOUT: none came within timeout_ms (0: only look); EN_EINTR: wake_fd
@@ -109,7 +110,7 @@ void eni_router_close(eni_router *router);                                    /*
 /* Connects in the background; returns at once. */
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out);
 
-/* Sends. Blocks only while no connection is there or 64 messages are unsent, until the deadline or abort_fd.
+/* Sends. Blocks only without a connection or while 64 messages are unsent, until the deadline or abort_fd.
  * Deadline 0: only tries; EN_ETIMEOUT is not logged then. */
 en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *payload, eni_release release,
                           void *hint, int64_t deadline_ns, int abort_fd);
@@ -119,7 +120,7 @@ en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out);
 
 /* Waits until one of `n` dealers has a message. is_ready_out[i] is set for each. EN_OK; EN_ETIMEOUT at the
  * deadline; EN_EPEER when abort_fd (negative: none) is readable; EN_EINTR when wake_fd (negative: none) is. A
- * message that waits comes before all of these. */
+ * message takes precedence over all of these. */
 en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
                           int wake_fd, bool *is_ready_out);
 

@@ -1,5 +1,5 @@
 /* tcp.c - addresses, bytes, connections and counts of TCP sockets. linux/tcp.h has the byte counters, and
- * cannot stand beside netinet/tcp.h. */
+ * cannot be included together with netinet/tcp.h. */
 #include "runtime/net/tcp.h"
 
 #include <arpa/inet.h>
@@ -58,7 +58,7 @@ static bool parse_port(const char *text, uint16_t *port_out)
     return true;
 }
 
-/* Says what an address without brackets would be with them; false: it is none of IPv6. */
+/* Logs how to write an IPv6 address that lacks its brackets; false if it is not one. */
 static bool lacks_brackets(const char *text, const char *rest)
 {
     char host[INET6_ADDRSTRLEN];
@@ -144,7 +144,7 @@ en_status eni_tcp_wait(int fd, short events, int64_t deadline_ns, int abort_fd)
     }
 }
 
-/* What an errno of send or recv means. */
+/* Maps an errno of send or recv to a status, and logs it. */
 static en_status failure(const char *verb, int error)
 {
     switch (error) {
@@ -203,7 +203,7 @@ en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_
 
 enum { LISTEN_BACKLOG = 512 };
 static const int64_t retry_ns = 50 * ENI_MILLI; /* between attempts while nobody listens */
-/* One attempt into silence; then a new SYN may fare better. */
+/* One unanswered attempt; after that a new SYN may fare better. */
 static const int64_t attempt_ns = 3 * ENI_SECOND;
 
 /* The list is freed with freeaddrinfo. */
@@ -215,7 +215,7 @@ static en_status resolve(const eni_address *address, int flags, struct addrinfo 
     snprintf(port, sizeof port, "%u", address->port);
     int error = getaddrinfo(address->host, port, &hints, list_out);
     if (error == 0) return EN_OK;
-    if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
+    if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: try again */
     return eni_host_info_no_host(address->host, gai_strerror(error));
 }
 
@@ -236,7 +236,7 @@ bool eni_tcp_is_local(int fd)
 
 uint16_t eni_tcp_port(int fd)
 {
-    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
+    struct sockaddr_in6 own = {0}; /* sockaddr_in has the port at the same offset */
     socklen_t bytes = sizeof own;
     if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0) return 0;
     return own.sin6_family == AF_INET || own.sin6_family == AF_INET6 ? ntohs(own.sin6_port) : 0;
@@ -249,7 +249,7 @@ static en_status listen_failed(const eni_address *address, int error)
         eni_host_info_port_owner(address->port, owner);
         eni_error(
             "tcp",
-            "port %u on %s is in use by %s: stop that, give another port, or port 0 for one that is free",
+            "port %u on %s is in use by %s: stop that process, give another port, or port 0 for any free one",
             address->port, address->host, owner);
     } else if (error == EADDRNOTAVAIL) {
         eni_error("tcp", "%s is not an address of this machine (`ip addr` lists them)", address->host);
@@ -269,8 +269,8 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     freeaddrinfo(list);
     if (!is_insecure && !eni_host_info_is_loopback((struct sockaddr *)&name))
         return eni_fail(EN_EDENIED, "tcp",
-                        "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you "
-                        "trust, add --insecure",
+                        "will not listen on %s: traffic beyond loopback is not encrypted yet; add --insecure "
+                        "on a network you trust",
                         address->host);
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(address, errno);
@@ -303,12 +303,12 @@ en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
     int flags = fcntl(listen_fd, F_GETFL);
     if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
         fcntl(listen_fd, F_SETFD, FD_CLOEXEC) != 0)
-        return eni_fail(EN_EIO, "tcp", "cannot set descriptor %d up: %s", listen_fd, strerror(errno));
+        return eni_fail(EN_EIO, "tcp", "cannot set up descriptor %d: %s", listen_fd, strerror(errno));
     *address_out = address;
     return EN_OK;
 }
 
-/* On loopback a connection to a free port of the ephemeral range can meet itself (RFC 793, simultaneous
+/* On loopback a connection to a free port of the ephemeral range can connect to itself (RFC 793, simultaneous
  * open). */
 static bool met_itself(int fd)
 {
@@ -319,7 +319,7 @@ static bool met_itself(int fd)
            memcmp(&a, &b, a_bytes) == 0;
 }
 
-/* One attempt. EN_EIO: *error_out says why, try again; EN_EPEER: aborted. */
+/* One attempt. EN_EIO: *error_out says why, the caller may try again; EN_EPEER: aborted. */
 static en_status attempt(const struct addrinfo *to, int64_t deadline_ns, int abort_fd, int *fd_out,
                          int *error_out)
 {
@@ -373,10 +373,10 @@ const char *eni_tcp_failure(int error)
 {
     switch (error) {
     case 0: return "the name server did not answer";
-    case ECONNREFUSED: return "refused, nobody listens there; is psd running, or rank 0?";
+    case ECONNREFUSED: return "connection refused, nobody listens there; is psd, or rank 0, running?";
     case EHOSTUNREACH:
-    case ENETUNREACH: return "no route to that host; is it on this network (`ip route get` shows the way)?";
-    case ETIMEDOUT: return "no answer at all; is the host up, does a firewall drop the port?";
+    case ENETUNREACH: return "no route to that host; is it on this network (`ip route get` shows the route)?";
+    case ETIMEDOUT: return "no answer; is the host up, does a firewall drop the port?";
     default: return strerror(error);
     }
 }
@@ -414,7 +414,7 @@ int eni_tcp_accept_now(int listen_fd, int *fd_out)
 {
     const int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return errno == EINTR || errno == ECONNABORTED || errno == EPROTO ? EAGAIN : errno;
-    const int one = 1; /* AF_UNIX has no such option, and needs none */
+    const int one = 1; /* AF_UNIX does not have this option */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     *fd_out = fd;
     return 0;
@@ -430,7 +430,7 @@ en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *
     }
 }
 
-/* ---- what the kernel counted on this process' sockets ---- */
+/* ---- the kernel's counts of this process' sockets ---- */
 
 static bool is_tcp(int fd)
 {
@@ -447,7 +447,7 @@ static void add_socket(int fd, eni_tcp_totals *totals)
     socklen_t peer_bytes = sizeof peer;
     if (!is_tcp(fd) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0) return;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
-    /* Linux < 4.19. */
+    /* Linux before 4.19. */
     if (bytes < offsetof(struct tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent) return;
     totals->sent += info.tcpi_bytes_sent;
     totals->received += info.tcpi_bytes_received;

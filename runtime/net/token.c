@@ -1,4 +1,4 @@
-/* token.c - makes the job token, puts it into a file of its owner, reads and compares it. */
+/* token.c - makes the job token, writes it to a private file, reads and compares it. */
 #include "runtime/net/token.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY])
     struct stat about;
     const bool is_there = (mkdir(folder, 0700) == 0 || errno == EEXIST) && lstat(folder, &about) == 0;
     if (!is_there)
-        snprintf(why_out, ENI_PRIVATE_WHY, "cannot make the directory %.200s: %s", folder, strerror(errno));
+        snprintf(why_out, ENI_PRIVATE_WHY, "cannot create the directory %.200s: %s", folder, strerror(errno));
     else if (S_ISDIR(about.st_mode) && about.st_uid == geteuid() && (about.st_mode & 022) == 0)
         return EN_OK;
     else
@@ -68,7 +68,7 @@ en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY])
     return is_there ? EN_EDENIED : EN_EIO;
 }
 
-/* Refuses a path in whose directory others could plant a token. */
+/* Refuses a path whose directory lets others plant a token. */
 static en_status safe_directory(const char *path)
 {
     char why[ENI_PRIVATE_WHY];
@@ -83,7 +83,7 @@ static en_status safe_directory(const char *path)
     return st;
 }
 
-/* Locked before it has its name: who finds it there finds it locked. */
+/* Locked before it gets its name, so that nobody finds it there unlocked. */
 en_status eni_token_write(const eni_token *token, const char *path, int *lock_out)
 {
     char line[ENI_TOKEN_HEX + 1], why[ENI_PRIVATE_WHY + 256];
@@ -110,12 +110,12 @@ en_status eni_secret_open(const char *who, const char *path, int *fd_out)
     else
         lstat(path, &about);
     return eni_fail(EN_EDENIED, who,
-                    "cannot read %s: it holds a secret, so it must be a plain file of user %u that nobody "
-                    "else can read (mode 0600), and it is %s of user %u with mode %03o",
+                    "cannot read %s: it holds a secret, so it must be a regular file of user %u that nobody "
+                    "else can read (mode 0600), but it is %s of user %u with mode %03o",
                     path, (unsigned)geteuid(),
                     fd < 0                   ? "a symbolic link"
                     : S_ISREG(about.st_mode) ? "a file"
-                                             : "no plain file",
+                                             : "not a regular file",
                     (unsigned)about.st_uid, (unsigned)(about.st_mode & 0777));
 }
 
@@ -150,12 +150,13 @@ en_status eni_token_read(const char *path, eni_token *token_out)
     int fd;
     en_status st = eni_secret_open("token", path, &fd);
     if (st == EN_ENOENT)
-        return eni_fail(st, "token",
-                        "cannot read the job token %s: there is none (is the leader running, as this user?)",
-                        path);
+        return eni_fail(
+            st, "token",
+            "cannot read the job token %s: the file does not exist (is the leader running, as this user?)",
+            path);
     EN_TRY(st);
     st = read_text(fd, token_out);
-    if (st != EN_OK) eni_error("token", "%s does not hold 32 hex digits", path);
+    if (st != EN_OK) eni_error("token", "%s does not contain 32 hex digits", path);
     close(fd);
     return st;
 }
@@ -163,7 +164,7 @@ en_status eni_token_read(const char *path, eni_token *token_out)
 en_status eni_token_read_fd(int fd, eni_token *token_out)
 {
     en_status st = read_text(fd, token_out);
-    if (st != EN_OK) eni_error("token", "descriptor %d does not give a job token of 32 hex digits", fd);
+    if (st != EN_OK) eni_error("token", "descriptor %d does not provide a job token of 32 hex digits", fd);
     close(fd);
     return st;
 }

@@ -21,7 +21,7 @@ static const eni_field fields[] = {
     UINT(bucket, UINT32_MAX, "the bucket is out of range"),
     UINT(shard, UINT32_MAX, "the shard is out of range"),
     UINT(kind, 255, "the kind is out of range"),
-    UINT(what, EN_WEIGHTS, "what it carries is unknown"),
+    UINT(what, EN_WEIGHTS, "the type of the payload is unknown"),
     UINT(dtype, ENI_DTYPE_F32, "the dtype is unknown"),
     UINT(codec, ENI_CODEC_NONE, "the codec is unknown"),
     UINT(incarnation, UINT64_MAX, "the incarnation is out of range"),
@@ -61,17 +61,17 @@ static void decode_preamble(eni_cursor *in)
     if (eni_unpack_uint(in, UINT32_MAX, "the magic is not a number") != ENI_WIRE_MAGIC)
         eni_cursor_refuse(in, "it does not start with Entrain's magic number");
     if (eni_unpack_uint(in, UINT32_MAX, "the version is not a number") != ENI_WIRE_VERSION)
-        eni_cursor_refuse(in, "it was made by another version of the protocol");
-    if (n != HEADER_FIELDS) eni_cursor_refuse(in, "it has not the fields of this version");
+        eni_cursor_refuse(in, "it has another version of the protocol");
+    if (n != HEADER_FIELDS) eni_cursor_refuse(in, "the number of its fields is not this version's");
 }
 
-/* What must hold between the fields. */
+/* Checks the relations between fields. */
 static void check_fields(eni_cursor *in, const eni_header *h)
 {
     if (h->type == 0) eni_cursor_refuse(in, "the type is unknown");
-    if (h->bytes != 0 && h->dtype != ENI_DTYPE_F32) eni_cursor_refuse(in, "a payload without a dtype");
+    if (h->bytes != 0 && h->dtype != ENI_DTYPE_F32) eni_cursor_refuse(in, "a payload has no dtype");
     if (h->bytes != 0 && h->codec == ENI_CODEC_NONE && h->bytes != h->count * sizeof(float))
-        eni_cursor_refuse(in, "the payload's bytes do not fit its element count");
+        eni_cursor_refuse(in, "the payload's length does not match its element count");
 }
 
 en_status eni_header_decode(const uint8_t *bytes, size_t length, eni_header *header_out, const char **why_out)

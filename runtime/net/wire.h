@@ -6,7 +6,7 @@
  *
  * The payload frame is absent when the header's bytes are 0 or when ENI_FLAG_SHM says that the payload lies
  * in shared memory. Tensors never pass through msgpack. The receiver owns the schema: a message names a
- * bucket, never a shape, and a payload of another length than the partition's is refused.
+ * bucket, never a shape, and a payload whose length is not the partition's is refused.
  *
  * The unit is the partition: the part of bucket `bucket` that shard `shard` holds. A bucket is at most
  * ENI_BUCKET_MAX bytes, so a partition travels in one message and needs no reassembly. See docs/wire.md. */
@@ -24,37 +24,41 @@
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
 enum {
-    ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection. Of one that
-                          comes while the run goes on the first time without seq, and it may look only; seq 1 + c
-                          joins it with clock c, as often as it is said */
-    ENI_MSG_WELCOME,   /* shard: accepted */
-    ENI_MSG_INIT,  /* client rank 0: the partition's initial weights; answered by a REPLY without payload */
-    ENI_MSG_CALL,  /* client: push (payload) or pull (none), answered by one REPLY */
-    ENI_MSG_REPLY, /* shard: weights or the edited payload */
+    /* client: token, incarnation; payload none. First message on a connection. A client that joins a running
+     * run sends it first without seq, and may then only look; seq 1 + c joins it with clock c, and may be
+     * repeated */
+    ENI_MSG_HELLO = 1,
+    ENI_MSG_WELCOME, /* shard: accepted */
+    ENI_MSG_INIT,    /* client rank 0: the partition's initial weights; answered by a REPLY without payload */
+    ENI_MSG_CALL,    /* client: push (payload) or pull (none), answered by one REPLY */
+    ENI_MSG_REPLY,   /* shard: weights or the edited payload */
     ENI_MSG_SNAPSHOT, /* client: read-only pull of the weights, past the strategy; answered by REPLY */
     ENI_MSG_FINISHED, /* client: no more calls; answered by GOODBYE */
     ENI_MSG_REFUSED,  /* shard: `status` and `text` say why */
-    ENI_MSG_GOODBYE,  /* shard: FINISHED was heard */
+    ENI_MSG_GOODBYE,  /* shard: FINISHED was received */
     ENI_MSG_TYPES     /* one past the last */
 };
 
 enum {
-    ENI_FLAG_SHM = 1,     /* payload (or room for the reply) lies in the client's arena */
-    ENI_FLAG_CRC = 2,     /* crc is CRC-32C of the payload: TCP between hosts */
-    ENI_FLAG_REPEAT = 4,  /* the answer to a call that was answered before */
-    ENI_FLAG_DATA = 8,    /* REPLY carries the edited payload, not weights */
-    ENI_FLAG_REPLAY = 16, /* CALL: a retained push, sent again to a psd that came back. It was computed on
-                             min(base_version, the partition's version), for psd may have lost some */
-    ENI_FLAG_MAPPED = 32 /* the client maps the weights of this psd where the answer is to go. CALL, SNAPSHOT:
-                            so weights need not be copied; REPLY: they were not */
+    ENI_FLAG_SHM = 1,    /* payload (or room for the reply) lies in the client's arena */
+    ENI_FLAG_CRC = 2,    /* crc is CRC-32C of the payload: TCP between hosts */
+    ENI_FLAG_REPEAT = 4, /* the answer to a call that was answered before */
+    ENI_FLAG_DATA = 8,   /* REPLY carries the edited payload, not weights */
+    /* CALL: a retained push, sent again to a psd that came back. It was computed on min(base_version, the
+     * partition's version), since psd may have lost some */
+    ENI_FLAG_REPLAY = 16,
+    /* the client maps this psd's weights where the answer is to go. CALL, SNAPSHOT: so weights need not be
+     * copied; REPLY: they were not */
+    ENI_FLAG_MAPPED = 32
 };
 
 #define ENI_INTO_NOTHING UINT32_MAX /* eni_header.into: the client does not want the vector */
 
-/* `kind` of a SNAPSHOT that is no vector of now. KEEP: rank 0 wants a copy of the weights of all partitions of this shard as
- * they are when it is read, under the number `step`; answered, without payload and with this kind, where it came by a ring,
- * which counts answers. KEPT: of one partition what was kept under that number;
- * those before it go. Where psd has no such copy, the answer has no payload, and this version. */
+/* `kind` of a SNAPSHOT that does not ask for a current vector. KEEP: rank 0 asks this shard to copy the
+ * weights of all its partitions as they are when it is read, under the number `step`; answered, without
+ * payload and with this kind, if it came over a ring, which counts answers. KEPT: asks for one partition's
+ * copy under that number; older copies are freed. If psd has no such copy, the answer has no payload, and
+ * version ENI_KEPT_NOWHERE. */
 enum { ENI_SNAPSHOT_KEEP = 129, ENI_SNAPSHOT_KEPT = 130 };
 #define ENI_KEPT_NOWHERE UINT64_MAX
 
@@ -68,21 +72,22 @@ typedef struct eni_header {
     int32_t rank;   /* the client */
     uint32_t bucket;
     uint32_t shard;
-    /* CALL: the strategy's word, 0 .. 255; INIT, SNAPSHOT: 0 weights, 1 + i optimizer slot i. */
+    /* CALL: the strategy's own value, 0 .. 255; INIT, SNAPSHOT: 0 weights, 1 + i optimizer slot i. */
     uint32_t kind;
     uint32_t what; /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
     uint32_t dtype, codec;
     uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
     uint64_t seq;          /* per (client, partition): 1, 2, .. A repeat is answered, not applied again */
-    uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
+    uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it found */
     uint64_t version;      /* REPLY: version of what is sent */
     uint64_t stable;   /* REPLY: this client's calls to this partition up to this seq survive psd's death */
     uint64_t nsamples; /* the weight in a mean */
-    uint64_t covered;  /* CALL with a payload: samples that the client has computed since the last one of this
-                          bucket. REPLY to a SNAPSHOT: the least clock of the partition's clients */
-    uint64_t count;    /* elements of the partition */
-    uint64_t bytes;    /* payload bytes, apart from count: a codec changes one of them */
-    uint64_t step;     /* the client's step: for messages to people */
+    /* CALL with a payload: samples that the client has computed since the last one of this bucket. REPLY to a
+     * SNAPSHOT: the least clock of the partition's clients */
+    uint64_t covered;
+    uint64_t count;     /* elements of the partition */
+    uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */
+    uint64_t step;      /* the client's step: for messages to people */
     int64_t deliver_ns; /* --net emulation: not before this time on the monotonic clock; 0: at once */
     uint32_t crc;
     uint32_t slot; /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT, or of a REPLY */
@@ -93,7 +98,7 @@ typedef struct eni_header {
 
 /* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
  * (fdpass.h) with this blob, and a second one with its ring (client/shm_ring.h). psd answers with an
- * eni_arena_answer when it has mapped it. From then on payloads of this worker may carry ENI_FLAG_SHM. */
+ * eni_arena_answer once it has mapped it. From then on payloads of this worker may carry ENI_FLAG_SHM. */
 typedef struct eni_arena_hello {
     int32_t rank;
     uint32_t epoch;
@@ -102,9 +107,8 @@ typedef struct eni_arena_hello {
     uint32_t shards, slots; /* shape of the ring; slots 0: none */
 } eni_arena_hello;
 
-/* With has_weights the first descriptor that comes along is psd's weights, one flat vector from its first
- * byte on, which nobody but psd can write. The others are eventfds: those of shards first_shard, first_shard
- * + 1, .. */
+/* With has_weights the first descriptor is that of psd's weights, one flat vector from its first byte on,
+ * which only psd can write. The others are eventfds: those of shards first_shard, first_shard + 1, .. */
 typedef struct eni_arena_answer {
     int32_t status; /* en_status */
     uint32_t has_weights;

@@ -25,12 +25,38 @@ static void catch_line(void *user, int level, const char *subsystem, const char 
     pthread_mutex_unlock(&log_lines.lock);
 }
 
-bool crew_logged(const char *text)
+bool crew_has(const char *text, const char *words)
 {
+    char word[256];
+    while (text != NULL && *words != '\0') {
+        const int length = (int)strcspn(words, "*");
+        snprintf(word, sizeof word, "%.*s", length, words);
+        text = strstr(text, word);
+        if (text != NULL) text += length;
+        words += length + (words[length] == '*');
+    }
+    return text != NULL;
+}
+
+static bool has_line(const char *words)
+{
+    char line[2048];
     pthread_mutex_lock(&log_lines.lock);
-    bool is_there = strstr(log_lines.text, text) != NULL;
-    if (!is_there) fprintf(stderr, "not logged: %s\nbut:\n%s", text, log_lines.text);
+    bool is_there = false;
+    for (const char *at = log_lines.text; *at != '\0' && !is_there; at += *at == '\n') {
+        const size_t length = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s\n", (int)length, at);
+        is_there = crew_has(line, words);
+        at += length;
+    }
     pthread_mutex_unlock(&log_lines.lock);
+    return is_there;
+}
+
+bool crew_logged(const char *words)
+{
+    const bool is_there = has_line(words);
+    if (!is_there) fprintf(stderr, "not logged: %s\nbut:\n%s", words, log_lines.text);
     return is_there;
 }
 
@@ -44,12 +70,12 @@ int crew_count(const char *text)
     return n;
 }
 
-bool crew_await_logged(const char *text)
+bool crew_await_logged(const char *words)
 {
     int64_t deadline = crew_soon();
-    while (crew_count(text) == 0 && eni_now_ns() < deadline)
+    while (!has_line(words) && eni_now_ns() < deadline)
         poll(NULL, 0, 2);
-    return crew_logged(text);
+    return crew_logged(words);
 }
 
 double crew_await_number(const char *text)
@@ -136,7 +162,7 @@ int crew_listen(crew *c)
 static void note(eni_member *member, int64_t step, const char *phase, uint64_t samples)
 {
     eni_member_note(member, step, phase);
-    (void)eni_member_outcome(member); /* whatever was being made is made */
+    (void)eni_member_outcome(member); /* a heartbeat under construction is finished */
     eni_member_note_samples(member, samples);
 }
 
@@ -159,7 +185,7 @@ bool crew_note(crew *c, int hand, int64_t step, const char *phase)
 static void work_until_killed(crew *c, int rank, int listener, bool is_held, int ready)
 {
     pid_t holder = 0;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failing test leaves no process behind */
     eni_log_set_level(-1);
     close(listener);
     if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);

@@ -1,5 +1,5 @@
 /* crew.h - a leader and its members in one process: each member joins in a thread of its own. Also catches
- * what is logged, because the sentences are part of what is promised. */
+ * log lines. */
 #ifndef TESTS_NET_CREW_H
 #define TESTS_NET_CREW_H
 
@@ -43,27 +43,30 @@ bool crew_bye(crew *c);
 /* Closes whatever is open. */
 void crew_fini(crew *c);
 
-/* Ten seconds from now. */
+/* A minute from now. */
 int64_t crew_soon(void);
 
-/* Whether a line with this text was logged since crew_init; how many; and the first, waited for. */
-bool crew_logged(const char *text);
-int crew_count(const char *text);
-bool crew_await_logged(const char *text);
+/* Whether a text has these words, which '*' separates, in this order. */
+bool crew_has(const char *text, const char *words);
 
-/* The number right behind that text, which is waited for; -1: none came. */
+/* Whether a line with these words was logged since crew_init; the same, waited for; how often a text was. */
+bool crew_logged(const char *words);
+bool crew_await_logged(const char *words);
+int crew_count(const char *text);
+
+/* The number right after that text, which is waited for; -1: none was logged. */
 double crew_await_number(const char *text);
 
-/* That rank is at this step in this phase, and the leader has heard of it. */
+/* Sets that rank's step and phase, and waits until the leader knows. */
 bool crew_note(crew *c, int hand, int64_t step, const char *phase);
 
-/* A fork that joins as hand `rank` at a leader that listens on `listener` already (crew_listen), says that it
- * is at step 41 in backward, and works until it is killed. Before any thread. Its connection is also held by
- * a child of its own, where is_held. *ready_out becomes readable when it is in and has said so. */
+/* A fork that joins as hand `rank` at a leader that listens on `listener` already (crew_listen), reports step
+ * 41 in backward, and works until it is killed. Before any thread. With is_held a child of its own also holds
+ * its connection. *ready_out becomes readable once it has joined and reported. */
 pid_t crew_fork_victim(crew *c, int rank, int listener, bool is_held, int *ready_out);
 int crew_listen(crew *c);
-/* Closes it. The child that holds the connection, or 0; -1: it is not in, or the crew's leader, if it has one
- * here, has not heard of step 41. */
+/* Closes it. Returns the child that holds the connection, or 0; -1: it has not joined, or the crew's leader,
+ * if it has one here, does not know of step 41. */
 pid_t crew_await_ready(crew *c, int ready);
 
 #endif

@@ -1,5 +1,5 @@
-/* test_ask.c - somebody outside asks a leader for other workers: it ends early and in good order, with time for it, or
- * says why not; nobody without the token is heard. */
+/* test_ask.c - a request for other workers: the leader ends the run early and in good order, with time for
+ * it, or says why not; the token is required. */
 #include "runtime/control/ask.h"
 
 #include <setjmp.h>
@@ -60,20 +60,19 @@ static void it_ends_in_good_order(void **state)
             assert_int_equal(step, eni_member_stop_step(c.hand[r].member));
             const eni_run_outcome outcome = eni_member_outcome(c.hand[r].member);
             assert_true(outcome.has_time);
-            assert_non_null(strstr(outcome.stop_why, change > 0
-                                                         ? "4 workers were asked for (entrain join)"
-                                                         : "2 workers were asked for (entrain leave)"));
+            assert_true(crew_has(outcome.stop_why,
+                                 change > 0 ? "4 workers*entrain join" : "2 workers*entrain leave"));
         }
         assert_int_equal(resized.workers, RANKS + change);
         assert_string_equal(resized.why, eni_leader_outcome(c.leader).stop_why);
         assert_int_equal(ask(&c, ENI_ASK_RESIZE, change, why), EN_EINVAL); /* once is enough */
-        assert_string_equal(why, "it is ending");
+        assert_non_null(strstr(why, "ending"));
         assert_true(crew_bye(&c));
         crew_fini(&c);
     }
 }
 
-/* Two workers cannot share out five samples: another one goes with the one that leaves, and both sides say so. */
+/* Two workers cannot share five samples: a second one leaves too, and both sides say so. */
 static void more_leave_than_were_asked(void **state)
 {
     (void)state;
@@ -82,22 +81,21 @@ static void more_leave_than_were_asked(void **state)
     begin(&c, (eni_worker_range){1, 4, 5});
     crew_join(&c, 0, RANKS);
     assert_int_equal(ask(&c, ENI_ASK_RESIZE, -1, why), EN_OK);
-    assert_string_equal(
-        why, "1 worker; 2 workers cannot share out the 5 samples of a step (--global-batch-size) evenly");
+    assert_true(crew_has(why, "1 worker;*2 workers*5 samples*--global-batch-size"));
     for (int r = 0; r < RANKS; r++)
         for (uint64_t step = 0; eni_member_enter(c.hand[r].member, step) == EN_OK;)
             step++;
     assert_int_equal(resized.workers, 1);
-    assert_non_null(strstr(resized.why, "2 workers were asked for (entrain leave); 2 workers cannot share"));
+    assert_true(crew_has(resized.why, "2 workers*entrain leave*; 2 workers"));
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }
 
-static void expect_refused(const crew *c, eni_ask_kind kind, int64_t number, const char *sentence)
+static void expect_refused(const crew *c, eni_ask_kind kind, int64_t number, const char *words)
 {
     char why[ENI_REASON_MAX];
     assert_int_equal(ask(c, kind, number, why), EN_EINVAL);
-    if (strstr(why, sentence) == NULL) fail_msg("\"%s\", not: %s", why, sentence);
+    if (!crew_has(why, words)) fail_msg("\"%s\", not: %s", why, words);
     assert_int_equal(resized.workers, 0);
 }
 
@@ -107,21 +105,21 @@ static void what_cannot_be_is_said(void **state)
     char why[ENI_REASON_MAX];
     (void)state;
     begin(&c, (eni_worker_range){3, 6, 12});
-    expect_refused(&c, ENI_ASK_RESIZE, 1, "not all of its workers are here yet");
+    expect_refused(&c, ENI_ASK_RESIZE, 1, "not all");
     crew_join(&c, 0, RANKS);
-    expect_refused(&c, ENI_ASK_RESIZE, 4, "lets it have 6 at most");
-    expect_refused(&c, ENI_ASK_RESIZE, 2, "5 workers cannot share out the 12 samples");
-    expect_refused(&c, ENI_ASK_RESIZE, -1, "cannot have fewer: 3, 4, 6 can");
-    expect_refused(&c, ENI_ASK_LEAVE, 1, "its ranks come and go only with --max-workers=N");
+    expect_refused(&c, ENI_ASK_RESIZE, 4, "--elastic=3..6");
+    expect_refused(&c, ENI_ASK_RESIZE, 2, "5 workers*12 samples");
+    expect_refused(&c, ENI_ASK_RESIZE, -1, "12 samples*3, 4, 6");
+    expect_refused(&c, ENI_ASK_LEAVE, 1, "--max-workers");
     const eni_token other = {{1}};
     assert_int_equal(eni_ask(eni_leader_address(c.leader), &other, ENI_ASK_RESIZE, 1, crew_soon(), why),
                      EN_EDENIED);
-    assert_non_null(strstr(why, "the job token is not this run's"));
-    assert_true(crew_bye(&c)); /* the run has not noticed */
+    assert_non_null(strstr(why, "token"));
+    assert_true(crew_bye(&c)); /* the run was not affected */
     crew_fini(&c);
     begin(&c, (eni_worker_range){0});
     crew_join(&c, 0, RANKS);
-    expect_refused(&c, ENI_ASK_RESIZE, 1, "was not started with --elastic=MIN..MAX");
+    expect_refused(&c, ENI_ASK_RESIZE, 1, "--elastic=MIN..MAX");
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }

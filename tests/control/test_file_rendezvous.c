@@ -1,5 +1,4 @@
-/* test_file_rendezvous.c - the file of --rendezvous=file://: what it holds, whose it is, and who is waited
- * for. */
+/* test_file_rendezvous.c - the file of --rendezvous=file://: its contents, its owner, and the wait for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,7 +96,7 @@ static void it_reads_back_and_is_held(void **state)
     assert_int_equal(eni_file_rendezvous_check_free(path, "there"), EN_OK); /* its loopback is not theirs */
     close(lock);
     assert_int_equal(eni_file_rendezvous_check_free(path, "here"),
-                     EN_OK); /* killed: who answers is another */
+                     EN_OK); /* killed: another process answers */
     eni_token_remove(path);
     assert_int_equal(eni_file_rendezvous_read(path, &back), EN_ENOENT);
     close(fd);
@@ -113,7 +112,7 @@ static void cut_off_anywhere_it_is_refused(void **state)
     FILE *file = fopen(path, "r");
     size_t bytes = fread(text, 1, sizeof text, file);
     fclose(file);
-    for (size_t n = 0; n + 1 < bytes; n++) { /* the last newline is no loss */
+    for (size_t n = 0; n + 1 < bytes; n++) { /* the last newline is optional */
         assert_int_equal(truncate(path, 0), 0);
         file = fopen(path, "w");
         assert_int_equal(fwrite(text, 1, n, file), n);
@@ -141,7 +140,7 @@ static void a_dead_leader_is_not_believed(void **state)
     assert_true(eni_token_equal(&token, &m.token));
     /* From another host a loopback cannot be reached; that will not change. */
     assert_int_equal(eni_file_rendezvous_find(path, "there", soon, alive, NULL, &token, &leader), EN_EINVAL);
-    close(lock); /* dead on this host, though somebody still answers there */
+    close(lock); /* dead on this host, though another process still answers there */
     soon = eni_now_ns() + 150 * ENI_MILLI;
     assert_int_equal(eni_file_rendezvous_find(path, "here", soon, alive, NULL, &token, &leader), EN_ETIMEOUT);
     close(fd);

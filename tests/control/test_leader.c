@@ -1,4 +1,4 @@
-/* test_leader.c - who is let in and who is not, with which sentence; claims and gathers over all ranks. */
+/* test_leader.c - admission and refusals; claims and gathers over all ranks. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,13 +75,13 @@ static void ranks_are_assigned_where_none_is_given(void **state)
     crew_fini(&c);
 }
 
-/* One member that must be refused, with this status and this sentence in its own log; the run can still
+/* One member that must be refused, with this status and these words in its own log; the run can still
  * begin. */
-static void refused(crew *c, int hand, en_status status, const char *sentence)
+static void refused(crew *c, int hand, en_status status, const char *words)
 {
     crew_join(c, hand, 1);
     assert_int_equal(c->hand[hand].status, status);
-    assert_true(crew_logged(sentence));
+    assert_true(crew_logged(words));
 }
 
 static void unauthenticated_and_mistakes_are_refused(void **state)
@@ -93,13 +93,13 @@ static void unauthenticated_and_mistakes_are_refused(void **state)
     c.hand[2].config.nranks = 2;
     c.hand[3].config.rank = 1;
     assert_true(crew_start(&c));
-    refused(&c, 1, EN_EDENIED, "member: the leader refused: the job token is not this run's");
-    refused(&c, 2, EN_EINVAL, "a worker was told --world-size=2, the leader 1");
-    refused(&c, 3, EN_EINVAL, "rank 1 does not exist in a world of 1");
+    refused(&c, 1, EN_EDENIED, "member: *token");
+    refused(&c, 2, EN_EINVAL, "worker*--world-size=2*leader 1");
+    refused(&c, 3, EN_EINVAL, "rank 1 *world of 1");
     crew_join(&c, 0, 1);
     assert_int_equal(c.hand[0].status, EN_OK);
     c.hand[4].config.rank = 0;
-    refused(&c, 4, EN_EINVAL, "the run has all its 1 rank and has begun");
+    refused(&c, 4, EN_EINVAL, "all its 1 rank");
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }
@@ -115,7 +115,7 @@ static void a_rank_joins_once(void **state)
     crew_join(&c, 0, 2); /* one of them is refused at once, the other when the time is up */
     en_status a = c.hand[0].status, b = c.hand[1].status;
     assert_true((a == EN_EINVAL && b == EN_ETIMEOUT) || (a == EN_ETIMEOUT && b == EN_EINVAL));
-    assert_true(crew_logged("rank 0 is already here"));
+    assert_true(crew_logged("rank 0 *pid "));
     crew_fini(&c);
 }
 
@@ -130,11 +130,11 @@ static void a_missing_rank_is_named(void **state)
     crew_join(&c, 0, 2);
     assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
     assert_int_equal(c.hand[1].status, EN_ETIMEOUT);
-    assert_true(crew_logged("member: the leader refused: 2 of 3 ranks are here, missing rank 2 after 2 s"));
+    assert_true(crew_logged("member: *2 of 3 ranks*missing rank 2*2 s"));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_ETIMEOUT);
     assert_true(eni_leader_is_over(c.leader));
     snprintf(reason, sizeof reason, "%s", eni_leader_outcome(c.leader).reason);
-    assert_string_equal(reason, "2 of 3 ranks are here, missing rank 2 after 2 s");
+    assert_true(crew_has(reason, "2 of 3 ranks*missing rank 2*2 s"));
     crew_fini(&c);
 }
 
@@ -147,10 +147,10 @@ static void a_difference_is_named_to_all(void **state)
     const struct {
         const eni_key_value *key_values;
         size_t n;
-        const char *sentence;
-    } cases[] = {{second, 2, "lr differs: rank 0 has 0.01, rank 1 has 0.1"},
-                 {second + 1, 1, "lr differs: rank 0 has 0.01, rank 1 has none"},
-                 {extra, 3, "nesterov differs: rank 0 has none, rank 1 has on"}};
+        const char *words;
+    } cases[] = {{second, 2, "lr *rank 0 *0.01*rank 1 *0.1"},
+                 {second + 1, 1, "lr *rank 0 *0.01*rank 1 *none"},
+                 {extra, 3, "nesterov *rank 0 *none*rank 1 *on"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         crew c;
         crew_init(&c, 2);
@@ -162,7 +162,7 @@ static void a_difference_is_named_to_all(void **state)
         crew_join(&c, 0, 2);
         assert_int_equal(c.hand[0].status, EN_EMISMATCH);
         assert_int_equal(c.hand[1].status, EN_EMISMATCH);
-        assert_true(crew_logged(cases[i].sentence));
+        assert_true(crew_logged(cases[i].words));
         assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EMISMATCH);
         crew_fini(&c);
     }
@@ -212,7 +212,7 @@ static void on_world_decides_before_anyone_is_in(void **state)
                                 "7"); /* after all have left */
             assert_int_equal(seen->peers[1].rank, 1);
         } else {
-            assert_true(crew_logged("the leader refused: psd wants to know the batches"));
+            assert_true(crew_logged("psd wants to know the batches"));
         }
         crew_fini(&c);
     }
@@ -343,7 +343,7 @@ static void gathers_out_of_order_end_the_run(void **state)
     gather_all(&c, g, "hash", "loss");
     assert_int_equal(g[0].status, EN_EMISMATCH);
     assert_int_equal(g[1].status, EN_EMISMATCH);
-    assert_true(crew_logged("ranks must gather in one order"));
+    assert_true(crew_logged("'hash'") && crew_logged("'loss'"));
     crew_fini(&c);
 }
 
@@ -357,7 +357,7 @@ static void a_gather_that_cannot_end_ends_the_run(void **state)
     crew_join(&c, 0, 2);
     assert_int_equal(eni_member_bye(c.hand[1].member, crew_soon()), EN_OK);
     assert_int_equal(eni_member_gather(c.hand[0].member, "hash", "x", 1, &blobs, crew_soon()), EN_EMISMATCH);
-    assert_true(crew_logged("rank 0 waits in gather 'hash', but another rank has already left the run"));
+    assert_true(crew_logged("rank 0 *gather 'hash'*left"));
     crew_fini(&c);
 }
 
@@ -381,7 +381,7 @@ static void samples_are_summed(void **state)
     crew_fini(&c);
 }
 
-/* What is only shown ends no run: it is left out, and said once. */
+/* An invalid score does not end the run: it is dropped, with one message. */
 static void a_score_that_cannot_be_is_ignored(void **state)
 {
     (void)state;
@@ -400,7 +400,7 @@ static void a_score_that_cannot_be_is_ignored(void **state)
     while (!eni_member_next_score(c.hand[0].member, &sum) && eni_now_ns() < deadline)
         poll(NULL, 0, 5);
     assert_true(sum.step == 4 && sum.covered == 8 && sum.hits == 4 && sum.loss == 3);
-    assert_int_equal(crew_count("rank 1 told of a step with more samples than it has"), 1);
+    assert_int_equal(crew_count("more samples"), 1);
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }
@@ -419,7 +419,7 @@ static void an_interrupt_ends_waiting_not_the_run(void **state)
     assert_int_equal(c.hand[0].status, EN_OK);
     eni_leader_abort(c.leader, "interrupted by the user");
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    assert_true(crew_logged("member: the run is broken: interrupted by the user"));
+    assert_true(crew_logged("member: *interrupted by the user"));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
     close(interrupt);
     crew_fini(&c);
@@ -454,7 +454,7 @@ static void garbage_is_turned_away(void **state)
     crew_fini(&c);
 }
 
-/* poll(2) refuses more descriptors than may be open: said at once, not by every round of the loop. */
+/* poll(2) refuses more descriptors than may be open: reported at once, not by every round of the loop. */
 static void too_few_files_are_refused(void **state)
 {
     (void)state;
@@ -475,8 +475,8 @@ static void too_few_files_are_refused(void **state)
         few = (struct rlimit){64, 64};
         setrlimit(RLIMIT_NOFILE, &few);
         crew_init(&c, 2);
-        bool is_refused = !crew_start(&c) && crew_logged("the leader of this run needs");
-        _exit(is_refused && crew_logged("may have 64: raise it with ulimit -n ") ? 0 : 1);
+        bool is_refused = !crew_start(&c) && crew_logged("the leader of this run*64*ulimit -n ");
+        _exit(is_refused ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);

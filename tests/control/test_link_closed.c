@@ -1,5 +1,5 @@
-/* test_link_closed.c - a heartbeat that falls due when the connection has ended is no error of its own: the
- * one line that matters says who died. */
+/* test_link_closed.c - a heartbeat that is due when the connection has ended is not an error of its own: the
+ * one line that matters names the dead process. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

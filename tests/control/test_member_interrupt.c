@@ -1,5 +1,5 @@
-/* test_member_interrupt.c - a user who wants one rank to end: its waits end at once, however long their
- * deadline, and the others still hear why. */
+/* test_member_interrupt.c - a user ends one rank: its waits end at once, however long their deadline, and the
+ * others still get the reason. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "crew.h"
 
-/* A deadline that nobody waits for. */
+/* A deadline that is never reached. */
 static int64_t never(void)
 {
     return eni_now_ns() + 3600 * ENI_SECOND;
@@ -66,7 +66,7 @@ static void a_gather_ends_when_the_user_says_so(void **state)
         st = eni_member_gather(c.hand[1].member, "trained again", NULL, 0, NULL, never());
     assert_int_equal(st, EN_EPEER);
     assert_false(eni_member_outcome(c.hand[1].member).has_death);
-    assert_true(crew_logged("gave up: interrupted by the user"));
+    assert_true(crew_logged("rank 0 *: interrupted by the user"));
     is_prompt(begin);
     crew_fini(&c);
     close(signal_fd);
@@ -87,7 +87,7 @@ static void claims_and_goodbyes_end_too(void **state)
     close(signal_fd);
 }
 
-/* The leader answers nothing after an abort: a loader that asks for work must not wait for it. */
+/* The leader does not answer after an abort: a loader that claims must not wait for it. */
 static void who_has_left_is_not_made_to_wait(void **state)
 {
     (void)state;

@@ -109,7 +109,7 @@ static void every_type_comes_back(void **state)
     }
 }
 
-/* All of them, one frame after the other: who changes these makes another version of the protocol. */
+/* All of them, one frame after the other: a change of these bytes is another version of the protocol. */
 static void the_bytes_are_those_of_the_version(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void short_types_stay_short(void **state)
     memcpy(bytes, abort_text, sizeof abort_text);
     memset(bytes + sizeof abort_text, 'x', 8192);
     assert_int_equal(eni_message_get(bytes, sizeof abort_text + 8192, &out, &why), EN_EPROTO);
-    assert_string_equal(why, "it is longer than its type may be");
+    assert_non_null(strstr(why, "longer"));
     eni_free(bytes);
 }
 

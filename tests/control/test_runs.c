@@ -1,4 +1,4 @@
-/* test_runs.c - a run seen and stopped from outside, by the file that its leader keeps. */
+/* test_runs.c - a run seen and stopped from outside, by its leader's file. */
 #include <dirent.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -80,7 +80,7 @@ static void a_run_is_listed_with_its_ranks(void **state)
     eni_member_note_samples(c.hand[0].member, 640);
     assert_int_equal(eni_member_claim(c.hand[0].member, &index, crew_soon()), EN_OK);
     int64_t deadline = crew_soon();
-    do { /* until the heartbeat has brought it */
+    do { /* until the heartbeat has arrived */
         run = look(&runs, &n);
         if (run->rank[1].state == ENI_RANK_WAITING && run->samples == 640) break;
         eni_runs_free(runs, n);
@@ -149,7 +149,7 @@ static void a_run_is_stopped_from_outside(void **state)
     assert_int_equal(sigtimedwait(&term, NULL, &(struct timespec){10, 0}), SIGTERM);
     sigprocmask(SIG_UNBLOCK, &term, NULL);
     eni_leader_stop_run(c.leader, "SIGTERM");
-    assert_true(crew_await_logged("the run ends early: SIGTERM"));
+    assert_true(crew_await_logged("ends early*SIGTERM"));
     snprintf(why, sizeof why, "%s", eni_leader_outcome(c.leader).stop_why);
     assert_true(why[0] != '\0');
     assert_true(crew_bye(&c));
@@ -186,7 +186,7 @@ static size_t list_count(void)
     return n;
 }
 
-/* A killed leader's file is removed by whoever lists, one of a reused pid too. */
+/* A killed leader's file is removed by the next listing, even if its pid was reused. */
 static void what_a_killed_leader_left_is_removed(void **state)
 {
     (void)state;
@@ -215,7 +215,7 @@ static void what_a_killed_leader_left_is_removed(void **state)
     }
 }
 
-/* A leader that is stopped is listed, and said to be. A signal for a process that has gone hits nobody. */
+/* A stopped leader is listed as such. A signal for an ended process hits no other. */
 static void a_stopped_leader_is_named(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void a_stopped_leader_is_named(void **state)
     assert_int_equal(eni_run_silent_ns(&runs[0], runs[0].written_ns + 4 * ENI_SECOND), 0);
     assert_true(eni_run_silent_ns(&runs[0], runs[0].written_ns + 6 * ENI_SECOND) > 0);
     runs[0].born++;
-    assert_int_equal(eni_runs_stop(&runs[0]), EN_ENOENT); /* a later process of that number */
+    assert_int_equal(eni_runs_stop(&runs[0]), EN_ENOENT); /* a later process with that pid */
     runs[0].born--;
     assert_int_equal(eni_runs_stop(&runs[0]), EN_OK);
     kill(pid, SIGCONT);
@@ -271,7 +271,7 @@ static void wrong_files_are_passed_over(void **state)
     assert_int_equal(symlink("/dev/zero", path_of("status-9", path)), 0);
     assert_int_equal(mkfifo(path_of("status-10", path), 0600), 0);
     assert_int_equal(list_count(), 0);
-    assert_int_equal(count_files(), 6); /* they may be somebody's */
+    assert_int_equal(count_files(), 6); /* they may be another user's */
     for (int i = 1; i <= 10; i++) {
         snprintf(name, sizeof name, "status-%d", i);
         unlink(path_of(name, path));

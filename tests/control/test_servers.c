@@ -1,5 +1,5 @@
-/* test_servers.c - several servers: their shards reach everybody, their words reach the result, their deaths
- * have a number, and one that comes back is another generation. */
+/* test_servers.c - several servers: their shards reach all ranks, their reports reach the result, their
+ * deaths have a number, and one that comes back is another generation. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static en_status lead(void *user, const eni_world_info *world, eni_terms *terms)
     return EN_OK;
 }
 
-/* psd 0 folds all words into its own. */
+/* psd 0 folds all reports into its own. */
 static void fold(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out)
 {
     char *all = user;
@@ -170,7 +170,7 @@ static void a_servers_death_has_its_number(void **state)
     assert_true(eni_member_outcome(c.hand[0].member).has_death);
     const eni_death death = eni_member_outcome(c.hand[0].member).death;
     assert_int_equal(death.rank, -3);
-    assert_true(crew_logged("the run is broken: psd 2 (pid "));
+    assert_true(crew_logged("the run is broken*psd 2 (pid "));
     assert_int_equal(eni_member_await_end(c.hand[FIRST].member, crew_soon()), EN_EPEER);
     crew_fini(&c);
 }
@@ -188,7 +188,7 @@ static void a_server_may_come_back(void **state)
     crew_hand *second = &c.hand[FIRST + 1];
     eni_member_close(second->member);
     second->member = NULL;
-    assert_true(crew_await_logged("waiting up to 10 s for it to come back"));
+    assert_true(crew_await_logged("psd *up to 10 s"));
     snprintf(servers[2].value, sizeof servers[2].value, "elsewhere");
     crew_join(&c, FIRST + 1, 1);
     assert_int_equal(second->status, EN_OK);
@@ -227,7 +227,7 @@ static void *open_hand(void *argument)
     return NULL;
 }
 
-/* To be here again is not enough: the shards must open, too. */
+/* Rejoining is not enough: the shards must open, too. */
 static void a_server_that_comes_back_has_to_serve(void **state)
 {
     (void)state;
@@ -244,14 +244,14 @@ static void a_server_that_comes_back_has_to_serve(void **state)
     second->config.on_serve = serve_late;
     pthread_create(&second->thread, NULL, open_hand, second);
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    assert_true(crew_await_number("did not come back within ") >= 0.3);
+    assert_true(crew_await_number("come back within ") >= 0.3);
     atomic_store(&may_serve, true);
     pthread_join(second->thread, NULL);
     assert_int_not_equal(second->status, EN_OK);
     crew_fini(&c);
 }
 
-/* Servers hear of it, and are asked for their word as ever. */
+/* Servers are informed of it, and asked for their report as usual. */
 static void an_early_end_is_no_servers_death(void **state)
 {
     (void)state;
@@ -297,8 +297,8 @@ static void a_missing_server_and_wrong_numbers_are_told(void **state)
     crew_join(&c, 0, RANKS + 1);
     assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
     assert_int_equal(c.hand[FIRST].status, EN_EINVAL);
-    assert_true(crew_logged("psd 1 was told --servers=2, the leader 3"));
-    assert_true(crew_logged("2 of 2 ranks are here, missing psd 1, missing psd 2 after 2 s"));
+    assert_true(crew_logged("psd 1 *--servers=2*leader 3"));
+    assert_true(crew_logged("2 of 2 ranks*missing psd 1*missing psd 2*2 s"));
     crew_fini(&c);
 }
 

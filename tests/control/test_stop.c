@@ -1,5 +1,5 @@
 /* test_stop.c - an early end in good order: every rank ends before the same step, claims end, goodbyes are
- * said. */
+ * sent. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 enum { RANKS = 3 };
 
-/* Ranks that train in step: nobody begins step s + 1 before all have begun step s. */
+/* Ranks that train in step: none begins step s + 1 before all have begun step s. */
 typedef struct trainer {
     eni_member *member;
     atomic_uint_fast64_t *steps; /* (RANKS) begun so far, by rank */
@@ -95,7 +95,7 @@ static void all_end_before_the_same_step(void **state)
     }
 }
 
-/* A signal to all of them is one wish; the run goes on, also where it is to end at the same moment. */
+/* A signal to all of them is one request; the run goes on, unless it ends at the same moment. */
 static void all_save_before_the_same_step(void **state)
 {
     (void)state;
@@ -135,12 +135,12 @@ static void all_save_before_the_same_step(void **state)
     }
 }
 
-/* A psd that was killed had told rank 0 alone, and the next one hears of the end first: who is told of a step saves there,
- * with all others. */
+/* A psd that was killed had informed rank 0 only, and the next one is first asked to stop: a rank that knows
+ * of a step to save saves there, with all others. */
 static void a_save_that_one_knows_of_is_all_ranks(void **state)
 {
     (void)state;
-    for (int64_t entered = 3; entered <= 4; entered++) { /* rank 0 has yet to come there, or waits there */
+    for (int64_t entered = 3; entered <= 4; entered++) { /* rank 0 has yet to reach it, or waits there */
         crew c;
         crew_init(&c, RANKS);
         assert_true(crew_start(&c));
@@ -161,7 +161,7 @@ static void a_save_that_one_knows_of_is_all_ranks(void **state)
     }
 }
 
-/* A run that claims goes on with its claims, and rank 0 hears of it once. */
+/* A run that claims continues its claims, and rank 0 is informed once. */
 static void a_run_that_claims_saves_too(void **state)
 {
     (void)state;
@@ -209,7 +209,7 @@ static void claims_end(void **state)
     crew_fini(&c);
 }
 
-/* Ctrl-C at one rank: first in good order, and when that takes too long all waits are woken. */
+/* Ctrl-C at one rank: first in good order; when that takes too long all waits are woken. */
 static void the_user_is_heard_in_good_order_first(void **state)
 {
     (void)state;
@@ -224,7 +224,7 @@ static void the_user_is_heard_in_good_order_first(void **state)
     assert_int_equal(c.hand[0].status, EN_OK);
     int64_t begin = eni_now_ns();
     assert_int_equal(eventfd_write(user, 1), 0);
-    assert_true(crew_await_logged("the run ends early: interrupted by the user, at rank 0"));
+    assert_true(crew_await_logged("ends early*interrupted by the user, at rank 0"));
     do {
         snprintf(why, sizeof why, "%s", eni_member_outcome(c.hand[1].member).stop_why);
         poll(NULL, 0, 1);
@@ -238,7 +238,7 @@ static void the_user_is_heard_in_good_order_first(void **state)
     assert_int_equal(eni_member_gather(c.hand[0].member, "x", NULL, 0, NULL, crew_soon()), EN_EINTR);
     eni_member_abort(c.hand[0].member, "interrupted by the user");
     assert_int_equal(eni_member_verdict(c.hand[1].member, crew_soon()), EN_EPEER);
-    assert_true(crew_logged("rank 0 (pid ")); /* gave up: no death */
+    assert_true(crew_logged("rank 0 (pid ")); /* aborted, not dead */
     assert_int_equal(crew_count(" died"), 0);
     close(user);
     crew_fini(&c);
@@ -261,12 +261,12 @@ static void a_run_that_has_not_begun_ends_at_once(void **state)
     c.hand[0].config.abort_fd = user;
     c.hand[0].config.notice_ns = 50 * ENI_MILLI;
     pthread_create(&c.hand[0].thread, NULL, open_hand, &c.hand[0]);
-    assert_true(crew_await_logged("1 of 2 ranks are here")); /* so it waits for the other */
+    assert_true(crew_await_logged("1 of 2 ranks")); /* so it waits for the other */
     assert_int_equal(eventfd_write(user, 1), 0);
     pthread_join(c.hand[0].thread, NULL);
     assert_int_equal(c.hand[0].status, EN_EINTR);
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
-    assert_true(crew_logged("gave up: interrupted by the user"));
+    assert_true(crew_logged("rank 0 *: interrupted by the user"));
     assert_int_equal(crew_count(" died"), 0);
     close(user);
     crew_fini(&c);

@@ -1,4 +1,4 @@
-/* test_waits.c - long waits are explained, and one that cannot end is found; slow is not stuck. */
+/* test_waits.c - long waits are explained, and one that cannot end is found; a slow rank is not stuck. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 /* Promise: A long wait is explained, and ranks that wait for each other end the run. */
 
-/* Heartbeats and explanations after half a second, no way out after three times as long. */
+/* Heartbeats and explanations after half a second, a deadlock after three times as long. */
 static void start(crew *c, int n)
 {
     crew_init(c, n);
@@ -44,7 +44,7 @@ static void end_waits(crew *c, int n)
     crew_fini(c);
 }
 
-/* The sentence comes, and the time behind it is right. */
+/* The sentence is logged, and its time is right. */
 static void assert_waited(const char *sentence, int64_t begin_ns)
 {
     const double seconds = crew_await_number(sentence);
@@ -71,7 +71,7 @@ static void it_is_said_who_waits_for_whom(void **state)
     end_waits(&c, 3);
 }
 
-/* One is a step behind, and itself waits for somebody else. */
+/* One is a step behind, and itself waits for another. */
 static void a_chain_of_waits_is_told(void **state)
 {
     (void)state;
@@ -170,10 +170,9 @@ static void a_skipped_exchange_is_found(void **state)
                      EN_EMISMATCH);
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EMISMATCH);
     snprintf(reason, sizeof reason, "%s", eni_member_outcome(c.hand[0].member).reason);
-    assert_string_equal(
-        reason, "all wait and nobody can go on, an exchange was skipped: rank 0 in step 5 all-reduce "
-                "#2 (fc1.weight, 1.0 kB), rank 1 in step 5 all-reduce #1 (fc1.weight, 1.0 kB), rank 2 "
-                "in step 6 gather (trained)");
+    assert_true(crew_has(reason, "exchange*rank 0 in step 5 all-reduce #2 (fc1.weight, 1.0 kB), "
+                                 "rank 1 in step 5 all-reduce #1 (fc1.weight, 1.0 kB), "
+                                 "rank 2 in step 6 gather (trained)"));
     crew_fini(&c);
 }
 
@@ -187,11 +186,11 @@ static void waiting_for_one_who_has_left_is_found(void **state)
     eni_member_note(c.hand[0].member, 3, "exchange");
     eni_member_wait_begin(c.hand[0].member, "all-reduce", "b", 100, 1);
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EMISMATCH);
-    assert_true(crew_logged("rank 0 in step 3 all-reduce #1 (b, 0.1 kB), rank 1 has left"));
+    assert_true(crew_logged("rank 0 in step 3 all-reduce #1 (b, 0.1 kB), rank 1 *left"));
     crew_fini(&c);
 }
 
-/* For more than twice the time after which it would be found, it is not. */
+/* It is not found within more than twice the time of a deadlock. */
 static void assert_goes_on(crew *c)
 {
     assert_int_equal(eni_member_verdict(c->hand[0].member, eni_now_ns() + 3500 * ENI_MILLI), EN_ETIMEOUT);

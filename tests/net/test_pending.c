@@ -1,4 +1,4 @@
-/* test_pending.c - who belongs here gets in, whoever else stands at the door. */
+/* test_pending.c - our own peers are accepted, whatever others connect. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,8 +66,8 @@ static void a_silent_crowd_keeps_nobody_out(void **state)
     close(pending.listen_fd);
 }
 
-/* Whoever has connected may take his time, in any crowd, and say it in pieces; and what he has said is heard
- * before he makes room, however late. */
+/* A peer may take its time, in any crowd, and send its hello in pieces; a hello that has arrived is read
+ * before the peer is dropped, however late. */
 static void a_slow_one_has_his_turn(void **state)
 {
     (void)state;
@@ -80,10 +80,10 @@ static void a_slow_one_has_his_turn(void **state)
         newcomer[i] = dial(&bound);
     assert_int_equal(send(slow, "at ", 3, 0), 3);
     assert_int_equal(eni_pending_next(&pending, eni_now_ns(), -1, &fd, said),
-                     EN_ETIMEOUT); /* his turn begins */
+                     EN_ETIMEOUT); /* its time begins */
     assert_int_equal(pending.n, ENI_PENDING_MAX);
     assert_int_equal(send(slow, "last!", 5, 0), 5);
-    eni_sleep_until(eni_now_ns() + 150 * ENI_MILLI); /* his turn is over */
+    eni_sleep_until(eni_now_ns() + 150 * ENI_MILLI); /* its time is over */
     next_is(&pending, "at last!");
     eni_pending_close(&pending);
     for (int i = 0; i < CROWD; i++)
@@ -121,7 +121,8 @@ static void packets_are_whole(void **state)
     eni_token token = {{0}};
     int fd;
     assert_int_equal(eni_fdpass_listen(name, &pending.listen_fd), EN_OK);
-    /* The 16 bytes of a token, where 8 are due: closed without an answer, tried again until the deadline. */
+    /* The 16 bytes of a token, where 8 are expected: closed without an answer, tried again until the
+     * deadline. */
     assert_int_equal(eni_pending_next(&pending, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT);
     for (const int64_t until = soon(); pending.dropped < 1 && eni_now_ns() < until;) {
         const int64_t moment = eni_now_ns() + 20 * ENI_MILLI;

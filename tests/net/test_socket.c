@@ -127,8 +127,8 @@ static void many_small_messages_are_aligned(void **state)
     }
 }
 
-/* With checksums both ways, what is right comes as it is, and one wrong bit is told; what goes on loopback
- * has none unless it was asked for. */
+/* With checksums both ways, good payloads arrive unchanged, and one wrong bit is reported; on loopback there
+ * are none unless requested. */
 static void checksums_are_checked(void **state)
 {
     bench *b = *state;
@@ -158,7 +158,7 @@ static int set_up_with_crc(void **state)
     b = (bench){0};
     *state = &b;
     if (eni_net_open(&b.net) != EN_OK) return 1;
-    static const eni_address anywhere = {"0.0.0.0", 0}; /* beyond loopback, though the way there is not */
+    static const eni_address anywhere = {"0.0.0.0", 0}; /* beyond loopback by address, though not by route */
     if (eni_router_open(b.net, &anywhere, true, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
     return eni_dealer_open(b.net, &b.address, &b.dealer) == EN_OK ? 0 : 1;
 }

@@ -60,7 +60,7 @@ static void tokens_differ_and_survive_hex(void **state)
     assert_int_equal(eni_token_parse(hex, &c), EN_EFORMAT);
 }
 
-/* As a leader does that is killed right after. */
+/* Like a leader that is killed right after. */
 static en_status write_and_go(const eni_token *token, const char *path)
 {
     int lock = -1;
@@ -88,14 +88,14 @@ static void a_file_keeps_it(void **state)
     assert_true(eni_token_equal(&a, &b));
 }
 
-/* A leader that was killed cannot take its file away: who looks for a leader must not believe it. */
+/* A killed leader cannot remove its file, so a reader must recognise it. */
 static void a_file_that_nobody_holds_is_stale(void **state)
 {
     place *p = *state;
     eni_token a, b;
     int lock = -1, second = -1;
     eni_token_make(&a);
-    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_UNKNOWN); /* there is none */
+    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_UNKNOWN); /* it does not exist */
     assert_int_equal(eni_token_write(&a, p->path, &lock), EN_OK);
     assert_int_equal(eni_writer_look(p->path), ENI_WRITER_LIVES);
     assert_int_equal(eni_token_read(p->path, &b), EN_OK);

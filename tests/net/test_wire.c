@@ -79,7 +79,7 @@ static void every_truncation_is_refused(void **state)
     }
     bytes[length] = 0xc0;
     assert_int_equal(decode(bytes, length + 1, &why), EN_EPROTO);
-    assert_string_equal(why, "bytes are left after its end");
+    assert_non_null(strstr(why, "bytes are left"));
 }
 
 /* Version 1 had 25 elements: the version is named before their number is looked at. */
@@ -90,16 +90,16 @@ static void another_version_is_told_as_such(void **state)
     const char *why;
     eni_header in = example();
     size_t length = eni_header_encode(&in, bytes);
-    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1c, ce and the magic */
+    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* after dc 00 1c, ce and the magic */
     bytes[2]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
-    assert_string_equal(why, "it has not the fields of this version");
+    assert_non_null(strstr(why, "fields"));
     bytes[8]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
-    assert_string_equal(why, "it was made by another version of the protocol");
+    assert_non_null(strstr(why, "another version"));
 }
 
-/* Every field, set to what it may not be, is named. */
+/* Each field is named when it is out of range. */
 static void every_field_has_its_range(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void damaged_headers_are_refused_or_whole(void **state)
     assert_true(accepted > length); /* changes of plain numbers are valid headers */
 }
 
-/* What we write, msgpack-c reads: 28 elements with our values. */
+/* msgpack-c reads our bytes: 28 elements with our values. */
 static void msgpack_c_reads_the_same(void **state)
 {
     (void)state;
@@ -215,8 +215,8 @@ static void assert_bytes(const uint8_t *bytes, size_t n, const char *hex)
     assert_string_equal(text, hex);
 }
 
-/* A value's bytes, at both sides of every place where the format changes; of a text and of binary those before
- * its first. */
+/* The bytes of a value at both sides of each change of format; for a text and binary those before the
+ * first. */
 static const struct {
     enum { UINT, INT, ARRAY, STR, BIN } type;
     uint64_t value;
@@ -298,7 +298,7 @@ static void every_value_has_these_bytes(void **state)
     }
 }
 
-/* Who changes these makes another version of the protocol. */
+/* A change of these bytes is another version of the protocol. */
 static void a_header_has_these_bytes(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void a_header_has_these_bytes(void **state)
         "fffe40cd0100cd03e8cd0fa0ce075bcd15cf7fffffffffffffffcedeadbeef04ceffffffff09aa74776f3f6c696e65733f");
 }
 
-/* Memory that is full takes nothing more, not even what would fit. */
+/* A full buffer takes nothing more, not even what would fit. */
 static void a_full_buffer_says_so(void **state)
 {
     (void)state;

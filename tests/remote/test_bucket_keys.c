@@ -1,4 +1,5 @@
-/* test_bucket_keys.c - where keys are looked for, in which order, and that a file which others may read is refused. */
+/* test_bucket_keys.c - where keys are found, in which order, and that a file which others may read is
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +45,7 @@ static void set(const char *name, const char *value)
     snprintf(environment[i].value, sizeof environment[i].value, "%s", value);
 }
 
-/* A home of one's own, and no variables. */
+/* An empty home, and no variables. */
 static int begin(void **state)
 {
     char path[96];
@@ -109,7 +110,7 @@ static void expect(const eni_keys *keys, const char *id, const char *secret, con
     assert_string_equal(keys->region, region);
 }
 
-/* Refused in one sentence with these parts, and without what a secret looks like in these tests. */
+/* Refused in one sentence with these parts, and without the secret of these tests. */
 static void expect_refused(int kind, const char *file, const char *part, const char *part_too)
 {
     eni_keys keys;
@@ -121,7 +122,7 @@ static void expect_refused(int kind, const char *file, const char *part, const c
     said = (heard){0};
 }
 
-/* ---- where they are found ---- */
+/* ---- finding them ---- */
 
 static void variables(void **state)
 {
@@ -208,7 +209,7 @@ static void a_file_of_its_own(void **state)
         }
 }
 
-/* It may be read by all, so that no keys are taken from there, only the region. */
+/* It may be readable by all, so only the region is taken from it, no keys. */
 static void the_region_of_a_configuration(void **state)
 {
     (void)state;
@@ -230,7 +231,7 @@ static void the_region_of_a_configuration(void **state)
     memset(environment, 0, sizeof environment);
     set("HOME", home);
     write_file(".aws/config", "[default]\nregion = r-1\n" PAIR("OPEN", "hush"), 0644);
-    expect_refused(ENI_S3, NULL, "/.aws/config: others may read these keys", "chmod 600");
+    expect_refused(ENI_S3, NULL, "/.aws/config: ", "chmod 600");
 }
 
 /* ~/.aws/config may have all of it, as `aws configure` leaves a profile. */
@@ -255,17 +256,16 @@ static void keys_of_a_configuration(void **state)
     assert_string_equal(keys.endpoint, "https://b");
     assert_string_equal(keys.endpoint_by, "AWS_ENDPOINT_URL_S3");
     set("AWS_PROFILE", "sso");
-    expect_refused(ENI_S3, NULL, "the profile gets its keys by sso_session",
-                   "aws configure export-credentials");
-    keys = find(ENI_S3, "none"); /* a bucket that is open to all */
+    expect_refused(ENI_S3, NULL, "sso_session", "aws configure export-credentials");
+    keys = find(ENI_S3, "none"); /* a public bucket */
     assert_true(keys.is_none);
     expect(&keys, "", "", "", "");
     write_file(".aws/config", "\xef\xbb\xbf[profile sso]\nregion = r-4\n" PAIR("ID", "hush"), 0600);
-    keys = find(ENI_S3, NULL); /* behind a mark of UTF-8 */
+    keys = find(ENI_S3, NULL); /* after a byte order mark */
     expect(&keys, "ID", "hush", "", "r-4");
 }
 
-/* ---- what a file looks like ---- */
+/* ---- the format of a file ---- */
 
 static void how_files_are_written(void **state)
 {
@@ -277,7 +277,7 @@ static void how_files_are_written(void **state)
         {"[default]\r\naws_access_key_id=ID\r\naws_secret_access_key=hush\r\n", "hush", ""},
         {"# of me\n; too\n\n[default]\n#aws_session_token=no\n ; aws_session_token=no\n" PAIR("ID", "hush"),
          "hush", ""},
-        {"aws_access_key_id = NO\n[default]\n" PAIR("ID", "hush"), "hush", ""}, /* in front of all sections */
+        {"aws_access_key_id = NO\n[default]\n" PAIR("ID", "hush"), "hush", ""}, /* before all sections */
         {"  [ default ]\t\n\t" PAIR("ID", "hush"), "hush", ""},
         {"[default] # the one\n" PAIR("ID", "hush") "[next] ; [another]\naws_session_token=no\n", "hush", ""},
         {"[default]\n" PAIR("ID", "hush=/+==") "more\n=\n==\n[]\n]\n[\n", "hush=/+==", ""},
@@ -288,7 +288,7 @@ static void how_files_are_written(void **state)
         {"[defaults]\n" PAIR("NO", "hush2") "[DEFAULT]\n" PAIR("NO", "hush2") "[default]\n" PAIR("ID",
                                                                                                  "hush"),
          "hush", ""},
-        {"\xef\xbb\xbf[default]\r\n" PAIR("ID", "hush"), "hush", ""}, /* Notepad's mark of UTF-8 */
+        {"\xef\xbb\xbf[default]\r\n" PAIR("ID", "hush"), "hush", ""}, /* Notepad's byte order mark */
         {"\xef\xbb\xbf# of me\n[default]\n" PAIR("ID", "hush"), "hush", ""},
         {"[default]\naws_access_key_id_too = NO\n" PAIR("ID", "hush") "aws_session_token =\n", "hush", ""},
     };
@@ -305,58 +305,56 @@ static void a_parsed_text(void **state)
     static const char text[] = "[a]\n" PAIR("ID", "hush");
     assert_false(eni_keys_parse(text, sizeof text - 1, "b", &keys));
     assert_string_equal(keys.secret, "");
-    assert_true(eni_keys_parse(text, sizeof text - 1, "a", &keys)); /* only what is empty */
+    assert_true(eni_keys_parse(text, sizeof text - 1, "a", &keys)); /* only members that are empty */
     assert_string_equal(keys.id, "KEPT");
     assert_string_equal(keys.secret, "hush");
     assert_false(eni_keys_parse("", 0, "a", &keys));
     assert_false(eni_keys_parse("[", 1, "", &keys));
     assert_true(eni_keys_parse("[]", 2, "", &keys));
     assert_true(eni_keys_parse("\xef\xbb\xbf[]", 5, "", &keys));
-    assert_false(eni_keys_parse("\xef\xbb[]", 4, "", &keys)); /* half a mark is none */
+    assert_false(eni_keys_parse("\xef\xbb[]", 4, "", &keys)); /* half a mark does not count */
     assert_false(eni_keys_parse("\xef\xbb\xbf", 3, "", &keys));
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void no_keys(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, NULL, "no keys for s3://: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                   "~/.aws/credentials");
-    expect_refused(ENI_OSS, NULL, "no keys for oss://: set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET",
-                   "~/.ossutilconfig");
+    expect_refused(ENI_S3, NULL, "AWS_SECRET_ACCESS_KEY", "~/.aws/credentials");
+    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET", "~/.ossutilconfig");
     write_file(".aws/credentials", "[other]\n" PAIR("ID", "hush"), 0600);
-    expect_refused(ENI_S3, NULL, "no keys for s3://", "--data-keys");
+    expect_refused(ENI_S3, NULL, "s3://", "--data-keys");
     memset(environment, 0, sizeof environment); /* no HOME either */
-    expect_refused(ENI_S3, NULL, "no keys for s3://", "--data-keys");
+    expect_refused(ENI_S3, NULL, "s3://", "--data-keys");
 }
 
 static void what_was_asked_for_is_not_there(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, below_home("none"), "there is no file of keys", "/none");
-    expect_refused(ENI_S3, write_file("keys", "[other]\n" PAIR("ID", "hush"), 0600), "/keys has no [default]",
+    expect_refused(ENI_S3, below_home("none"), "/none", "");
+    expect_refused(ENI_S3, write_file("keys", "[other]\n" PAIR("ID", "hush"), 0600), "[default]",
                    "aws_secret_access_key");
-    expect_refused(ENI_OSS, write_file("keys", "", 0600), "/keys has no [default]", "accessKeySecret");
+    expect_refused(ENI_OSS, write_file("keys", "", 0600), "[default]", "accessKeySecret");
     set("AWS_PROFILE", "other");
-    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "[other]");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: ", "[other]");
     write_file(".aws/credentials", "[default]\n" PAIR("ID", "hush"), 0600);
-    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "aws_access_key_id");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: ", "aws_access_key_id");
 }
 
 static void half_a_key(void **state)
 {
     (void)state;
-    expect_refused(ENI_S3, write_file("keys", "[default]\naws_access_key_id=ID\n", 0600),
-                   "/keys has no [default]", "aws_secret_access_key");
+    expect_refused(ENI_S3, write_file("keys", "[default]\naws_access_key_id=ID\n", 0600), "[default]",
+                   "aws_secret_access_key");
     write_file(".aws/credentials", "[default]\naws_secret_access_key = hush\n", 0600);
-    expect_refused(ENI_S3, NULL, "/.aws/credentials has no [default]", "aws_access_key_id");
+    expect_refused(ENI_S3, NULL, "/.aws/credentials", "aws_access_key_id");
     write_file(".ossutilconfig", "[Credentials]\naccessKeyID=ID\naccessKeySecret=\n", 0600);
-    expect_refused(ENI_OSS, NULL, "/.ossutilconfig has no [Credentials]", "accessKeySecret");
+    expect_refused(ENI_OSS, NULL, "[Credentials]", "accessKeySecret");
     set("AWS_ACCESS_KEY_ID", "ID");
-    expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not", "");
+    expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not");
     set("OSS_ACCESS_KEY_SECRET", "hush");
-    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET is set and OSS_ACCESS_KEY_ID is not", "");
+    expect_refused(ENI_OSS, NULL, "OSS_ACCESS_KEY_SECRET is set", "OSS_ACCESS_KEY_ID is not");
 }
 
 static void files_that_others_may_read(void **state)
@@ -380,7 +378,7 @@ static void a_file_of_another_user(void **state)
     (void)state;
     const char *path = write_file("keys", "[default]\n" PAIR("ID", "hush"), 0600);
     if (geteuid() != 0 || chown(path, 12345, 12345) != 0) skip(); /* only root can make one */
-    expect_refused(ENI_S3, path, "it is another user's", "chown it to yourself");
+    expect_refused(ENI_S3, path, "/keys", "chown");
 }
 
 static void files_that_are_none(void **state)
@@ -390,21 +388,21 @@ static void files_that_are_none(void **state)
     char link[128];
     memset(large, '\n', sizeof large);
     memcpy(large, "[default]\n" PAIR("ID", "hush"), strlen("[default]\n" PAIR("ID", "hush")));
-    expect_refused(ENI_S3, write_bytes("large", large, sizeof large, 0600), "no file of keys", "too large");
+    expect_refused(ENI_S3, write_bytes("large", large, sizeof large, 0600), "/large", "too large");
     const eni_keys keys = find(ENI_S3, write_bytes("large", large, sizeof large - 1, 0600));
     expect(&keys, "ID", "hush", "", "");
     assert_int_equal(mkfifo(below_home("fifo"), 0600), 0);
-    expect_refused(ENI_S3, below_home("fifo"), "no file of keys", "not a regular file"); /* at once */
-    expect_refused(ENI_S3, home, "no file of keys", "not a regular file");
-    expect_refused(ENI_S3, "/dev/null", "no file of keys", "not a regular file");
+    expect_refused(ENI_S3, below_home("fifo"), "/fifo", "regular file"); /* at once */
+    expect_refused(ENI_S3, home, home, "regular file");
+    expect_refused(ENI_S3, "/dev/null", "/dev/null", "regular file");
     snprintf(link, sizeof link, "%s/loop", home);
     assert_int_equal(symlink(link, link), 0);
-    expect_refused(ENI_S3, link, "cannot read the keys", "/loop");
+    expect_refused(ENI_S3, link, "/loop", "");
     write_file("file", "", 0600);
-    expect_refused(ENI_S3, below_home("file/keys"), "there is no file of keys", "/file/keys");
+    expect_refused(ENI_S3, below_home("file/keys"), "/file/keys", "");
 }
 
-/* Headers are lines: what would end one, or begin another. */
+/* Headers are lines: characters that would end one, or begin another. */
 static void keys_that_no_header_takes(void **state)
 {
     (void)state;
@@ -415,15 +413,15 @@ static void keys_that_no_header_takes(void **state)
         for (int k = 0; k < 3; k++) {
             for (int other = 0; other < 3; other++)
                 set(names[other], other == k ? bad[i] : "hush");
-            expect_refused(ENI_S3, NULL, "the keys of AWS_ACCESS_KEY_ID have blanks or letters", "");
+            expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "blanks");
         }
-    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush hush"), 0600),
-                   "/keys have blanks", "");
-    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush # mine"), 0600),
-                   "/keys have blanks", "");
+    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush hush"), 0600), "/keys",
+                   "blanks");
+    expect_refused(ENI_S3, write_file("keys", "[default]\n" PAIR("ID", "hush # mine"), 0600), "/keys",
+                   "blanks");
 }
 
-/* The longest fit; longer ones are refused, not left out. */
+/* The longest fit; longer ones are refused, not ignored. */
 static void long_keys(void **state)
 {
     (void)state;
@@ -450,10 +448,10 @@ static void long_keys(void **state)
                             value);
         strcat(value, "v");
         set(parts[i].name, value);
-        expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "longer than any service makes them");
+        expect_refused(ENI_S3, NULL, "AWS_ACCESS_KEY_ID", "longer");
         memset(environment, 0, sizeof environment);
         snprintf(text, sizeof text, "[default]\n%s = %s\n" PAIR("ID", "hush"), parts[i].in_file, value);
-        expect_refused(ENI_S3, write_file("keys", text, 0600), "/keys", "longer than any service makes them");
+        expect_refused(ENI_S3, write_file("keys", text, 0600), "/keys", "longer");
     }
 }
 

@@ -1,5 +1,5 @@
-/* test_cache.c - copies of objects on this host: who may use the folder, when a copy is the object's, and what is removed.
- * That they come whole is shown on a service, by tests/system/test_buckets.py. */
+/* test_cache.c - copies of objects on this host: who may use the folder, when a copy is the object's, and
+ * what is removed. tests/system/test_buckets.py downloads from a service. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -131,7 +131,7 @@ static void a_folder_for_each_url_and_endpoint(void **state)
     assert_non_null(strstr(path[N - 1], "/oss-bucket.oss-cn-hangzhou.aliyuncs.com-"));
 }
 
-/* Where others may write, anything could lie; where they may read, they may not any more. */
+/* A folder that others may write to is not trusted; one that they may read is closed to them. */
 static void modes_of_a_folder(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void modes_of_a_folder(void **state)
             assert_int_equal(chmod(path, refused[i]), 0);
             assert_int_equal(eni_cache_open(root, URL, NULL, &cache), EN_EINVAL);
             assert_int_equal(said.lines, 1);
-            assert_non_null(strstr(said.text, "others may write there"));
+            assert_non_null(strstr(said.text, path));
             assert_non_null(strstr(said.text, mode));
             assert_non_null(strstr(said.text, "XDG_CACHE_HOME"));
             assert_true(cache.fd < 0 && cache.lock_fd < 0);
@@ -170,7 +170,7 @@ static void a_folder_of_another_user(void **state)
     uint64_t bytes;
     if (geteuid() != 0 || chown(root, 12345, 12345) != 0) skip(); /* only root can make one */
     assert_int_equal(eni_cache_open(root, URL, NULL, &cache), EN_EINVAL);
-    assert_non_null(strstr(said.text, "is another user's"));
+    assert_non_null(strstr(said.text, root));
     assert_int_equal(eni_cache_clear(root, &bytes), EN_EINVAL);
 }
 
@@ -182,7 +182,7 @@ static void what_is_no_folder(void **state)
     snprintf(target, sizeof target, "%s/target", root);
     write_text(path, "");
     assert_int_equal(eni_cache_open(path, URL, NULL, &cache), EN_EINVAL);
-    assert_non_null(strstr(said.text, "cannot be used"));
+    assert_non_null(strstr(said.text, path));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(target, 0700), 0);
     assert_int_equal(symlink(target, path), 0);
@@ -191,7 +191,7 @@ static void what_is_no_folder(void **state)
     assert_int_equal(rmdir(target), 0); /* nothing was put there */
 }
 
-/* A lock that leads elsewhere, where it would make a file. */
+/* A lock that is a link to a file that does not exist. */
 static void a_lock_that_is_a_link(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void a_lock_that_is_a_link(void **state)
     assert_false(is_there(target));
 }
 
-/* ---- who fetches ---- */
+/* ---- one process fetches ---- */
 
 /* A line of the log goes to the pipe `user`. */
 static void tell(void *user, int level, const char *subsystem, const char *text)
@@ -226,11 +226,11 @@ static void expect_from(int fd, const char *part)
 
 typedef struct elsewhere {
     pid_t child;
-    int go, fd; /* to it and from it */
+    int go, fd; /* the pipes to it and from it */
 } elsewhere;
 
-/* Another process that opens the same when it is told, says when it waits and when it has it, and then ends. It comes
- * before the folder is open here: a lock is shared with a child. */
+/* Another process that opens the same folder on command, reports when it waits and when it has it, and then
+ * ends. It is forked before the folder is open here: a child shares its parent's lock. */
 static elsewhere begin_elsewhere(void)
 {
     int go[2], ends[2];
@@ -275,20 +275,20 @@ static void a_second_process_waits(void **state)
     const elsewhere e = begin_elsewhere();
     open_cache();
     go(&e);
-    expect_from(e.fd, "another process fetches " URL ": waiting for it");
+    expect_from(e.fd, URL);
     eni_cache_close(&cache);
     expect_from(e.fd, "has it");
     end_elsewhere(&e);
 }
 
-/* Who waits for a folder that is removed makes it again. */
+/* A process that waits for a folder that is removed makes it again. */
 static void a_folder_that_is_removed_meanwhile(void **state)
 {
     (void)state;
     const elsewhere e = begin_elsewhere();
     open_cache();
     go(&e);
-    expect_from(e.fd, "waiting for it");
+    expect_from(e.fd, URL);
     assert_int_equal(unlink(in_cache(".lock")), 0);
     assert_int_equal(rmdir(cache.path), 0);
     eni_cache_close(&cache);
@@ -297,7 +297,7 @@ static void a_folder_that_is_removed_meanwhile(void **state)
     assert_true(is_there(in_cache(".lock")));
 }
 
-/* The lock goes with who holds it. */
+/* The lock ends with its holder. */
 static void a_process_that_is_killed(void **state)
 {
     (void)state;
@@ -321,11 +321,11 @@ static void a_process_that_is_killed(void **state)
     open_cache();
 }
 
-/* ---- what is here ---- */
+/* ---- finding copies ---- */
 
 static const eni_object object = {.key = "data/train.bin", .etag = ETAG, .size = 5};
 
-/* A copy, and what a fetch writes beside it; then what a test changes of that. */
+/* A copy, and its metadata; then a test's change to that. */
 static void write_copy(const char *name, const char *text, json_t *changed)
 {
     char path[PATH_MAX + 64];
@@ -424,7 +424,7 @@ static void a_copy_that_was_changed_here(void **state)
     assert_false(is_here(&object));
 }
 
-/* What lies beside it may be anything after a crash. */
+/* The metadata may be anything after a crash. */
 static void what_is_known_is_damaged(void **state)
 {
     (void)state;
@@ -474,7 +474,7 @@ static void a_part_that_is_here(void **state)
         assert_int_equal(eni_cache_look(&cache, &file, 1), EN_OK);
         assert_false(file.is_here);
         assert_int_equal(file.have, parts[i].have);
-        assert_int_equal(is_there(in_cache(".train.bin.part")), parts[i].have > 0); /* of no use: gone */
+        assert_int_equal(is_there(in_cache(".train.bin.part")), parts[i].have > 0); /* useless, so removed */
         assert_int_equal(is_there(in_cache(".train.bin.of")), parts[i].have > 0);
     }
     char target[PATH_MAX + 64];
@@ -498,12 +498,12 @@ static void what_does_not_fit_is_said_before(void **state)
     assert_int_equal(eni_cache_look(&cache, files, 1), EN_OK);
     assert_int_equal(eni_cache_look(&cache, files, 2), EN_EINVAL);
     assert_int_equal(said.lines, 1);
-    assert_non_null(strstr(said.text, URL " needs 1152921504606.8 MB in"));
-    assert_non_null(strstr(said.text, "are free there"));
+    assert_non_null(strstr(said.text, "1152921504606.8 MB"));
+    assert_non_null(strstr(said.text, URL));
     assert_non_null(strstr(said.text, "--clear-cache"));
 }
 
-/* ---- what goes ---- */
+/* ---- removing ---- */
 
 static void what_is_not_among_them_goes(void **state)
 {
@@ -555,7 +555,7 @@ static void clear_leaves_what_is_fetched(void **state)
     assert_true(is_there(in_cache("train.bin")));
     assert_int_equal(said.lines, 1);
     assert_non_null(strstr(said.text, held));
-    assert_non_null(strstr(said.text, "stays: another process fetches it"));
+    assert_non_null(strstr(said.text, "another process"));
     eni_cache_close(&cache);
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK);
     assert_int_equal(bytes, 5);
@@ -563,7 +563,7 @@ static void clear_leaves_what_is_fetched(void **state)
     assert_true(is_there(root));
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK); /* nothing is left */
     assert_int_equal(bytes, 0);
-    snprintf(cache.path, sizeof cache.path, "%s/.gone-12345", root); /* of one that was killed */
+    snprintf(cache.path, sizeof cache.path, "%s/.gone-12345", root); /* left by a process that was killed */
     assert_int_equal(mkdir(cache.path, 0700), 0);
     write_text(in_cache("train.bin"), "hello");
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK);
@@ -593,7 +593,7 @@ static void clear_follows_no_link(void **state)
     assert_int_equal(rmdir(outside), 0);
 }
 
-/* Whoever starts us may have closed stdin. */
+/* Our parent may have closed stdin. */
 static void descriptor_0_is_one(void **state)
 {
     (void)state;
@@ -619,7 +619,7 @@ static void clear_of_what_is_not_there(void **state)
     assert_false(is_there(path));
     assert_int_equal(chmod(root, 0777), 0);
     assert_int_equal(eni_cache_clear(root, &bytes), EN_EINVAL);
-    assert_non_null(strstr(said.text, "others may write there"));
+    assert_non_null(strstr(said.text, "0777"));
 }
 
 #define A_TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)

@@ -1,5 +1,5 @@
-/* test_listing.c - what a service answers in XML: pages of a list, and errors, as S3 and OSS write them; and what nobody
- * should write. */
+/* test_listing.c - a service's answers in XML: pages of a list, and errors, as S3 and OSS write them; and
+ * malformed ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,12 +82,12 @@ static void pages_of_s3(void **state)
     assert_int_equal(listing.n, 3);
     expect_object(0, "my image+1.jpg", "\"fba9dede5f27731c9771645a39863328\"",
                   434234);                              /* not decoded twice */
-    expect_object(2, "a%2Bb", "\"e\"", ENI_OBJECT_MAX); /* this page says nothing of an encoding */
+    expect_object(2, "a%2Bb", "\"e\"", ENI_OBJECT_MAX); /* this page does not give an encoding */
     assert_false(listing.is_truncated);
     assert_string_equal(listing.token, "");
 }
 
-/* From "ListObjectsV2 (GetBucketV2)", OSS: what its keys are encoded as, its token is, too. */
+/* From "ListObjectsV2 (GetBucketV2)", OSS: the token has the encoding of the keys. */
 static void pages_of_oss(void **state)
 {
     (void)state;
@@ -103,7 +103,7 @@ static void pages_of_oss(void **state)
                  "</ListBucketResult>"),
         EN_OK);
     assert_int_equal(listing.n, 1);
-    expect_object(0, "a/b c", "\"35A27C2B9EAEEB6F48FD7FB5861D\"", 25); /* the encoding is said behind it */
+    expect_object(0, "a/b c", "\"35A27C2B9EAEEB6F48FD7FB5861D\"", 25); /* the encoding follows */
     assert_string_equal(listing.token, "CgJi+w==");
     assert_int_equal(add(ENI_OSS, LIST("")), EN_OK);
     assert_int_equal(listing.n, 1);
@@ -167,10 +167,10 @@ static void a_long_key_that_is_encoded(void **state)
     assert_int_equal(strlen(listing.object[0].key), 1024);
     eni_listing_fini(&listing);
     strcpy(at, "%C3</Key></Contents></ListBucketResult>");
-    expect_refused(xml, "it has a longer text");
+    expect_refused(xml, "longer text");
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void bad_pages(void **state)
 {
@@ -185,53 +185,50 @@ static void bad_pages(void **state)
         {LIST("<Key>\xff</Key>"), ""},
         {LIST("&nbsp;"), ""},
         {"<?xml version=\"1.0\" encoding=\"UTF-16\"?><ListBucketResult>\x01</ListBucketResult>", ""},
-        {"<html/>", "it is another document"},
-        {"<Error><Code>x</Code></Error>", "it is another document"},
-        {"<x>" OBJECT("k", "e", "1") "</x>", "it is another document"},
-        {"<!DOCTYPE x><ListBucketResult/>", "it has a DOCTYPE"},
+        {"<html/>", "another document"},
+        {"<Error><Code>x</Code></Error>", "another document"},
+        {"<x>" OBJECT("k", "e", "1") "</x>", "another document"},
+        {"<!DOCTYPE x><ListBucketResult/>", "DOCTYPE"},
         {"<!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b "
          "\"&a;&a;&a;\">]><ListBucketResult>&b;</ListBucketResult>",
-         "it has a DOCTYPE"},
+         "DOCTYPE"},
         {"<!DOCTYPE x [<!ENTITY a SYSTEM \"file:///etc/passwd\">]><ListBucketResult><Contents><Key>&a;</Key>"
          "</Contents></ListBucketResult>",
-         "it has a DOCTYPE"},
-        {"<!DOCTYPE x SYSTEM \"http://127.0.0.1/x.dtd\"><ListBucketResult/>", "it has a DOCTYPE"},
+         "DOCTYPE"},
+        {"<!DOCTYPE x SYSTEM \"http://127.0.0.1/x.dtd\"><ListBucketResult/>", "DOCTYPE"},
         {LIST("<a><a><a><a><a><a><a><a></a></a></a></a></a></a></a></a>"), "nested deeper"},
         {LIST("<a><a><a><a><a><a><a><a/></a></a></a></a></a></a></a>"), "nested deeper"},
-        {LIST(OBJECT("k", "e", "")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "-1")), "a size is no number"},
-        {LIST(OBJECT("k", "e", " 1")), "a size is no number"},
-        {LIST(OBJECT("k", "e", " -18446744073709551615")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "+1")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "1 ")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "1e3")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "0x10")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "1125899906842625")), "a size is no number"},
-        {LIST(OBJECT("k", "e", "99999999999999999999999")), "a size is no number"},
-        {LIST(OBJECT("k", "a b", "1")), "an ETag is none"},
-        {LIST(OBJECT("k", "a\nX-Other: b", "1")), "an ETag is none"},
-        {LIST(OBJECT("k", "a&#13;&#10;b", "1")), "an ETag is none"},
-        {LIST(OBJECT("k", TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN, "1")), "an ETag is longer"},
-        {LIST("<Contents/>"), "no key, no ETag or no size"},
-        {LIST(OBJECT("", "e", "1")), "no key, no ETag or no size"},
-        {LIST(OBJECT("k", "", "1")), "no key, no ETag or no size"},
-        {LIST("<Contents><Key>k</Key><ETag>e</ETag></Contents>"), "no key, no ETag or no size"},
-        {LIST(OBJECT("k", "e", "1") "<Contents><Key>k</Key><ETag>e</ETag></Contents>"),
-         "no key, no ETag or no size"},
-        {LIST("<IsTruncated>true</IsTruncated>"), "does not name its next page"},
-        {LIST("<IsTruncated>true</IsTruncated><NextContinuationToken/>"), "does not name its next page"},
-        {LIST("<EncodingType>url</EncodingType>" OBJECT("a%", "e", "1")), "a key is not encoded as it says"},
-        {LIST("<EncodingType>url</EncodingType>" OBJECT("a%00b", "e", "1")),
-         "a key is not encoded as it says"},
-        {LIST(OBJECT("a%zz", "e", "1") "<EncodingType>url</EncodingType>"),
-         "a key is not encoded as it says"},
+        {LIST(OBJECT("k", "e", "")), "number"},
+        {LIST(OBJECT("k", "e", "-1")), "number"},
+        {LIST(OBJECT("k", "e", " 1")), "number"},
+        {LIST(OBJECT("k", "e", " -18446744073709551615")), "number"},
+        {LIST(OBJECT("k", "e", "+1")), "number"},
+        {LIST(OBJECT("k", "e", "1 ")), "number"},
+        {LIST(OBJECT("k", "e", "1e3")), "number"},
+        {LIST(OBJECT("k", "e", "0x10")), "number"},
+        {LIST(OBJECT("k", "e", "1125899906842625")), "number"},
+        {LIST(OBJECT("k", "e", "99999999999999999999999")), "number"},
+        {LIST(OBJECT("k", "a b", "1")), "ETag is invalid"},
+        {LIST(OBJECT("k", "a\nX-Other: b", "1")), "ETag is invalid"},
+        {LIST(OBJECT("k", "a&#13;&#10;b", "1")), "ETag is invalid"},
+        {LIST(OBJECT("k", TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN, "1")), "ETag is too long"},
+        {LIST("<Contents/>"), "no key"},
+        {LIST(OBJECT("", "e", "1")), "no key"},
+        {LIST(OBJECT("k", "", "1")), "no key"},
+        {LIST("<Contents><Key>k</Key><ETag>e</ETag></Contents>"), "no key"},
+        {LIST(OBJECT("k", "e", "1") "<Contents><Key>k</Key><ETag>e</ETag></Contents>"), "no key"},
+        {LIST("<IsTruncated>true</IsTruncated>"), "next page"},
+        {LIST("<IsTruncated>true</IsTruncated><NextContinuationToken/>"), "next page"},
+        {LIST("<EncodingType>url</EncodingType>" OBJECT("a%", "e", "1")), "key is not encoded"},
+        {LIST("<EncodingType>url</EncodingType>" OBJECT("a%00b", "e", "1")), "key is not encoded"},
+        {LIST(OBJECT("a%zz", "e", "1") "<EncodingType>url</EncodingType>"), "key is not encoded"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(bad[i][0], bad[i][1]);
     assert_int_equal(add(ENI_OSS, LIST("<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
                                        "<NextContinuationToken>a%</NextContinuationToken>")),
                      EN_EFORMAT);
-    assert_non_null(strstr(why, "the token of its next page is not encoded"));
+    assert_non_null(strstr(why, "token"));
 }
 
 static void a_page_that_is_cut_anywhere(void **state)
@@ -256,10 +253,10 @@ static void texts_that_are_too_long(void **state)
     enum { MUCH = 1 << 20 };
     static char xml[MUCH + 200];
     static const char *const parts[][2] = {
-        {"<Contents><Key>", "it has a longer text"},
-        {"<Name>", "it has a longer text"},
-        {"", "it has a longer text"},
-        {"<Contents><Key><!-- x --><![CDATA[", "it has a longer text"},
+        {"<Contents><Key>", "longer text"},
+        {"<Name>", "longer text"},
+        {"", "longer text"},
+        {"<Contents><Key><!-- x --><![CDATA[", "longer text"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const int n = snprintf(xml, sizeof xml, "<ListBucketResult>%s", parts[i][0]);
@@ -268,7 +265,7 @@ static void texts_that_are_too_long(void **state)
         expect_refused(xml, parts[i][1]);
     }
     snprintf(xml, sizeof xml, "<ListBucketResult><NextContinuationToken>%01100d</NextContinuationToken>", 0);
-    expect_refused(xml, "the token of its next page is too long");
+    expect_refused(xml, "token");
 }
 
 static void hundred_thousand_objects_and_one_more(void **state)
@@ -287,7 +284,7 @@ static void hundred_thousand_objects_and_one_more(void **state)
     assert_int_equal(listing.n, ENI_LISTING_OBJECTS);
     assert_int_equal(add(ENI_S3, LIST("")), EN_OK);
     assert_int_equal(add(ENI_S3, LIST(OBJECT("k", "e", "1"))), EN_EFORMAT);
-    assert_string_equal(why, "there are over 100,000 objects; name a longer prefix");
+    assert_non_null(strstr(why, "100,000"));
     free(xml);
 }
 
@@ -310,9 +307,9 @@ static void errors_are_read(void **state)
               "<EC>0003-1</EC>\n"
               "  <Inner><Code>no</Code></Inner>\n</Error>",
          "AccessDenied", "\xe6\x97\xa0 <k>", ""},
-        /* what a terminal would obey, and what looks like another line of a log */
+        /* control sequences, and text that looks like another line of a log */
         {"<Error><Code>a&#27;[2J</Code><Message>m</Message></Error>", "", "",
-         ""}, /* XML has no such letter */
+         ""}, /* XML has no such character */
         {"<Error><Code>&#155;2J</Code><Message>a&#10;12:00:00.000 E "
          "ok</Message><Region>a&#9;b</Region></Error>",
          "(not text)", "(not text)", "(not text)"},
@@ -394,7 +391,7 @@ static void an_upload_that_begins(void **state)
     }
 }
 
-/* A service that takes its time sends blanks, in front of all of it or behind the first line; and an error may follow. */
+/* A slow service sends blanks, before all of it or after the first line; and an error may follow. */
 static void an_upload_that_is_over(void **state)
 {
     (void)state;
@@ -416,7 +413,7 @@ static void an_upload_that_is_over(void **state)
     assert_string_equal(error.code, "InternalError");
 }
 
-/* No service, but a proxy in between: nothing comes. */
+/* From a proxy rather than a service: an empty error. */
 static void an_error_of_no_bytes(void **state)
 {
     (void)state;

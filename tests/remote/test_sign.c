@@ -1,4 +1,5 @@
-/* test_sign.c - signatures: what the services' own libraries make of the same requests (tools/make_signature_goldens.py). */
+/* test_sign.c - signatures: those of the services' own libraries for the same requests
+ * (tools/make_signature_goldens.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +63,7 @@ static void find_place(const json_t *golden, eni_remote_url *url, eni_remote_end
                      EN_OK);
 }
 
-/* As remote_call.c and upload.c send it: "/BUCKET/KEY" or "/KEY", and what is asked by name. */
+/* As remote_call.c and upload.c send it: "/BUCKET/KEY" or "/KEY", and the query by name. */
 static eni_remote_request make_request(const json_t *golden, const eni_remote_url *url,
                                        const eni_remote_endpoint *place)
 {
@@ -102,7 +103,7 @@ static void signatures_are_the_libraries(void **state)
         assert_string_equal(request.query, text_of(golden, "signed_query"));
         const time_t time = (time_t)json_integer_value(json_object_get(golden, "time"));
         assert_int_equal(eni_sign(&url, &place, &keys, &request, time, &is_signed), EN_OK);
-        const int first = url.kind == ENI_S3; /* behind Host, as it is signed */
+        const int first = url.kind == ENI_S3; /* after Host, as it is signed */
         char host[ENI_REMOTE_HOST + 8];
         snprintf(host, sizeof host, "host: %s", place.host);
         if (first == 1) assert_string_equal(is_signed.header[0], host);
@@ -116,7 +117,7 @@ static void signatures_are_the_libraries(void **state)
     }
 }
 
-/* Each part of a request takes part: where one of them changes, so does the signature. */
+/* Each part of a request is signed: a change of any one changes the signature. */
 static void every_part_is_signed(void **state)
 {
     (void)state;
@@ -148,7 +149,7 @@ static void every_part_is_signed(void **state)
     }
 }
 
-/* The body and the host, where they take part: with S3. */
+/* The body and the host, which S3 signs. */
 static void the_body_and_the_host_of_s3(void **state)
 {
     (void)state;
@@ -169,7 +170,7 @@ static void the_body_and_the_host_of_s3(void **state)
     }
 }
 
-/* The longest that eni_keys holds: the headers are whole. */
+/* The longest keys of eni_keys: the headers are complete. */
 static void the_longest_keys(void **state)
 {
     (void)state;
@@ -198,7 +199,7 @@ static void the_longest_keys(void **state)
     }
 }
 
-/* Nothing of a request that came before. */
+/* No headers of an earlier request. */
 static void a_second_request_has_headers_of_its_own(void **state)
 {
     (void)state;

@@ -1,9 +1,10 @@
-/* test_upload.c - how large a part is, and what is too large for any number of them. What goes over a wire is in
- * tests/system/test_buckets.py. */
+/* test_upload.c - the size of a part, and files that are too large for any number of them.
+ * tests/system/test_buckets.py uploads to a service. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -45,7 +46,7 @@ static void there_are_ten_thousand_at_most(void **state)
     assert_int_equal(eni_upload_part(10000 * ENI_PUT_MAX, ENI_PART_BYTES), ENI_PUT_MAX);
 }
 
-/* Before anything is asked of the service: here is none. */
+/* Refused before any request: there is no service here. */
 static void what_no_parts_can_hold(void **state)
 {
     (void)state;
@@ -61,7 +62,8 @@ static void what_no_parts_can_hold(void **state)
     assert_int_equal(eni_remote_open(&options, &bucket), EN_OK);
     assert_int_equal(eni_upload(bucket, "key", -1, 10000 * ENI_PUT_MAX + 1, &sizes), EN_EUNSUPPORTED);
     assert_true(eni_log_last_error(said, sizeof said));
-    assert_string_equal(said, "s3://bucket/key: 53687091200001 bytes are more than 10000 parts of 5 GiB");
+    assert_non_null(strstr(said, "s3://bucket/key"));
+    assert_non_null(strstr(said, "53687091200001 bytes"));
     eni_remote_close(bucket);
 }
 

@@ -1,5 +1,4 @@
-/* test_url.c - URLs of buckets and endpoints: what is understood, what is refused and in which words, and keys as bytes of
- * a URL. */
+/* test_url.c - URLs of buckets and endpoints: accepted and refused ones, and the encoding of keys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +34,7 @@ static int stop_listening(void **state)
     return 0;
 }
 
-/* One line, with all of that in it. */
+/* One line, which has all of these parts. */
 static void expect_said(const char *of, const char *const part[3])
 {
     if (said.lines != 1) fail_msg("%s: %d lines, the last \"%s\"", of, said.lines, said.text);
@@ -44,7 +43,7 @@ static void expect_said(const char *of, const char *const part[3])
     said = (heard){0};
 }
 
-/* ---- names of what lies there ---- */
+/* ---- names of objects ---- */
 
 static void paths_are_no_urls(void **state)
 {
@@ -100,7 +99,7 @@ static void a_key_of_1024_bytes_and_of_one_more(void **state)
     assert_int_equal(strlen(url.key), 1024);
     text[9 + 1024] = 'k';
     assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
-    expect_said("a long key", (const char *const[3]){"--data=s3://abc/kkk", "at most 1024 bytes"});
+    expect_said("a long key", (const char *const[3]){"--data=s3://abc/kkk", "1024 bytes"});
 }
 
 static void bad_urls_are_one_sentence(void **state)
@@ -109,31 +108,31 @@ static void bad_urls_are_one_sentence(void **state)
     static const struct {
         const char *text, *part[3];
     } bad[] = {
-        {"gs://abc/d", {"are not known", "s3://BUCKET/PREFIX"}},
-        {"https://abc/d", {"are not known", "oss://BUCKET.HOST/PREFIX"}},
-        {"S3://abc", {"are not known"}},
-        {"s3://", {"\"\" can be no bucket", "s3://BUCKET/PREFIX"}},
-        {"s3:///d", {"\"\" can be no bucket"}},
-        {"s3://ab/d", {"\"ab\" can be no bucket"}},
-        {"s3://" SIXTY "abcd/d", {SIXTY "abcd\" can be no bucket"}},
-        {"s3://Abc/d", {"\"Abc\" can be no bucket", "lower-case"}},
-        {"s3://a_b/d", {"\"a_b\" can be no bucket"}},
-        {"s3://-abc/d", {"\"-abc\" can be no bucket"}},
-        {"s3://abc./d", {"\"abc.\" can be no bucket"}},
-        {"s3://a c/d", {"\"a c\" can be no bucket"}},
-        {"s3://me:secret@abc/d", {"can be no bucket"}},
-        {"s3://abc:80/d", {"\"abc:80\" can be no bucket"}},
-        {"s3://abc?x/d", {"\"abc?x\" can be no bucket"}},
-        {"oss://abc/d", {"where is the bucket? Write oss://abc.HOST/PREFIX", HANGZHOU}},
-        {"oss://abc./d", {"where is the bucket?"}},
-        {"oss://abc.-h/d", {"where is the bucket?"}},
-        {"oss://abc.h:80/d", {"where is the bucket?"}},
-        {"oss://abc.h@evil.com/d", {"where is the bucket?"}},
-        {"oss://." HANGZHOU "/d", {"\"\" can be no bucket", "oss://BUCKET.HOST/PREFIX"}},
-        {"s3://abc/a\nb", {"without control characters", "abc/a\\x0ab"}},
-        {"s3://abc/a\x7f", {"without control characters"}},
-        {"s3://abc/\xff", {"of UTF-8", "s3://abc/\\xff"}},
-        {"s3://abc/\xc2\x9b", {"without control characters"}}, /* a terminal obeys it as ESC [ */
+        {"gs://abc/d", {"s3://BUCKET/PREFIX"}},
+        {"https://abc/d", {"s3://BUCKET/PREFIX", "oss://BUCKET.HOST/PREFIX"}},
+        {"S3://abc", {"s3://BUCKET/PREFIX"}},
+        {"s3://", {"\"\"", "s3://BUCKET/PREFIX"}},
+        {"s3:///d", {"\"\""}},
+        {"s3://ab/d", {"\"ab\""}},
+        {"s3://" SIXTY "abcd/d", {SIXTY "abcd\""}},
+        {"s3://Abc/d", {"\"Abc\"", "lower-case"}},
+        {"s3://a_b/d", {"\"a_b\""}},
+        {"s3://-abc/d", {"\"-abc\""}},
+        {"s3://abc./d", {"\"abc.\""}},
+        {"s3://a c/d", {"\"a c\""}},
+        {"s3://me:secret@abc/d", {"63"}},
+        {"s3://abc:80/d", {"\"abc:80\""}},
+        {"s3://abc?x/d", {"\"abc?x\""}},
+        {"oss://abc/d", {"oss://abc.HOST/PREFIX", HANGZHOU}},
+        {"oss://abc./d", {".HOST/PREFIX"}},
+        {"oss://abc.-h/d", {".HOST/PREFIX"}},
+        {"oss://abc.h:80/d", {".HOST/PREFIX"}},
+        {"oss://abc.h@evil.com/d", {".HOST/PREFIX"}},
+        {"oss://." HANGZHOU "/d", {"\"\"", "oss://BUCKET.HOST/PREFIX"}},
+        {"s3://abc/a\nb", {"control characters", "abc/a\\x0ab"}},
+        {"s3://abc/a\x7f", {"control characters"}},
+        {"s3://abc/\xff", {"UTF-8", "s3://abc/\\xff"}},
+        {"s3://abc/\xc2\x9b", {"control characters"}}, /* a terminal obeys it as ESC [ */
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         eni_remote_url url;
@@ -141,7 +140,7 @@ static void bad_urls_are_one_sentence(void **state)
         if (eni_remote_url_parse("--init", bad[i].text, &url) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].text);
         assert_memory_equal(said.text, "--init=", 7);
-        if (strpbrk(bad[i].text, "\n\x7f\xc2\xff") == NULL) /* those are not for a log */
+        if (strpbrk(bad[i].text, "\n\x7f\xc2\xff") == NULL) /* those are escaped in a log */
             assert_memory_equal(said.text + 7, bad[i].text, strlen(bad[i].text));
         expect_said(bad[i].text, part);
     }
@@ -157,13 +156,13 @@ static void a_long_value_is_cut_in_the_message(void **state)
     text[sizeof text - 1] = '\0';
     assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
     assert_true(strlen(said.text) < 600);
-    expect_said("a long bucket", (const char *const[3]){"can be no bucket", "s3://BUCKET/PREFIX"});
+    expect_said("a long bucket", (const char *const[3]){"63", "s3://BUCKET/PREFIX"});
     memcpy(text, "oss://abc.", 10);
     assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
-    expect_said("a long host", (const char *const[3]){"where is the bucket?"});
+    expect_said("a long host", (const char *const[3]){".HOST/PREFIX"});
 }
 
-/* ---- where requests go ---- */
+/* ---- the destination of requests ---- */
 
 static eni_remote_url parse(const char *text)
 {
@@ -235,50 +234,50 @@ static void bad_endpoints_are_one_sentence(void **state)
     static const struct {
         const char *endpoint, *part;
     } bad[] = {
-        {"", "it is written https://HOST"},
-        {"minio.example.com", "it is written https://HOST"},
-        {"ftp://a.b", "it is written https://HOST"},
-        {"HTTP://127.0.0.1", "it is written https://HOST"},
-        {"httpx://127.0.0.1", "it is written https://HOST"},
-        {"x://y/http://127.0.0.1", "it is written https://HOST"},
-        {"https://", "only a host and a port"},
-        {"https:///", "only a host and a port"},
-        {"https://:443", "only a host and a port"},
-        {"https://a.b/c", "only a host and a port"},
-        {"https://me@a.b", "only a host and a port"},
-        {"https://a.b?x", "only a host and a port"},
-        {"https://a.b#x", "only a host and a port"},
-        {"https://a%2eb", "only a host and a port"},
-        {"https://a b", "only a host and a port"},
-        {"https://a\nHost: b", "only a host and a port"},
-        {"https://a\\b", "only a host and a port"},
-        {"https://a.b:", "only a host and a port"},
-        {"https://a.b:0", "only a host and a port"},
-        {"https://a.b:65536", "only a host and a port"},
-        {"https://a.b:4294967739", "only a host and a port"},
-        {"https://a.b:x", "only a host and a port"},
-        {"https://a.b:80:80", "only a host and a port"},
-        {"https://fe80::1", "only a host and a port"},
-        {"https://[fe80::1", "only a host and a port"},
-        {"https://[fe80::1]x", "only a host and a port"},
-        {"https://[fe80::1]x:80", "only a host and a port"},
-        {"http://user@127.0.0.1", "only a host and a port"},
-        {"http://127.0.0.1:80@evil.com", "only a host and a port"},
-        {"http://127.0.0.1#.evil.com", "only a host and a port"},
-        {"http://minio.example.com", "http:// is for this host only"},
-        {"http://10.0.0.1:9000", "http:// is for this host only"},
-        {"http://localhost.evil.com", "http:// is for this host only"},
-        {"http://127.0.0.1.evil.com", "http:// is for this host only"},
-        {"http://127.0.0.1evil.com", "http:// is for this host only"},
-        {"http://evil.com.127.0.0.1", "http:// is for this host only"},
-        {"http://127.+0.0.1", "http:// is for this host only"}, /* names, not addresses */
-        {"http://127.-1.0.1", "http:// is for this host only"},
-        {"http://127.999.0.1", "http:// is for this host only"},
-        {"http://127.0.1", "http:// is for this host only"},
-        {"http://1270.0.0.1", "http:// is for this host only"},
-        {"http://0.0.0.0", "http:// is for this host only"},
-        {"http://[::2]:9000", "http:// is for this host only"},
-        {"http://[::1%25eth0]", "only a host and a port"},
+        {"", "https://HOST "},
+        {"minio.example.com", "https://HOST "},
+        {"ftp://a.b", "https://HOST "},
+        {"HTTP://127.0.0.1", "https://HOST "},
+        {"httpx://127.0.0.1", "https://HOST "},
+        {"x://y/http://127.0.0.1", "https://HOST "},
+        {"https://", "no path"},
+        {"https:///", "no path"},
+        {"https://:443", "no path"},
+        {"https://a.b/c", "no path"},
+        {"https://me@a.b", "no path"},
+        {"https://a.b?x", "no path"},
+        {"https://a.b#x", "no path"},
+        {"https://a%2eb", "no path"},
+        {"https://a b", "no path"},
+        {"https://a\nHost: b", "no path"},
+        {"https://a\\b", "no path"},
+        {"https://a.b:", "no path"},
+        {"https://a.b:0", "no path"},
+        {"https://a.b:65536", "no path"},
+        {"https://a.b:4294967739", "no path"},
+        {"https://a.b:x", "no path"},
+        {"https://a.b:80:80", "no path"},
+        {"https://fe80::1", "no path"},
+        {"https://[fe80::1", "no path"},
+        {"https://[fe80::1]x", "no path"},
+        {"https://[fe80::1]x:80", "no path"},
+        {"http://user@127.0.0.1", "no path"},
+        {"http://127.0.0.1:80@evil.com", "no path"},
+        {"http://127.0.0.1#.evil.com", "no path"},
+        {"http://minio.example.com", "this host"},
+        {"http://10.0.0.1:9000", "this host"},
+        {"http://localhost.evil.com", "this host"},
+        {"http://127.0.0.1.evil.com", "this host"},
+        {"http://127.0.0.1evil.com", "this host"},
+        {"http://evil.com.127.0.0.1", "this host"},
+        {"http://127.+0.0.1", "this host"}, /* names, not addresses */
+        {"http://127.-1.0.1", "this host"},
+        {"http://127.999.0.1", "this host"},
+        {"http://127.0.1", "this host"},
+        {"http://1270.0.0.1", "this host"},
+        {"http://0.0.0.0", "this host"},
+        {"http://[::2]:9000", "this host"},
+        {"http://[::1%25eth0]", "no path"},
     };
     const eni_remote_url url = parse("s3://abc");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -305,12 +304,12 @@ static void long_hosts_are_refused(void **state)
     assert_string_equal(place.host, host);
     strcat(text, "h");
     assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", text, NULL, &place), EN_EINVAL);
-    expect_said("a long endpoint", (const char *const[3]){"only a host and a port"});
+    expect_said("a long endpoint", (const char *const[3]){"no path"});
     snprintf(text, sizeof text, "oss://abc.%s", host);
-    url = parse(text); /* fits alone, and not with the bucket in front */
+    url = parse(text); /* fits alone, but not with the bucket in front */
     assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", NULL, "cn-hangzhou", &place),
                      EN_EINVAL);
-    expect_said("a long host", (const char *const[3]){"too long a name", "abc.hhh"});
+    expect_said("a long host", (const char *const[3]){"too long", "abc.hhh"});
 }
 
 static void bad_regions_are_one_sentence(void **state)
@@ -323,21 +322,20 @@ static void bad_regions_are_one_sentence(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (eni_remote_endpoint_find(&s3, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i]);
-        expect_said(bad[i], (const char *const[3]){"AWS_REGION, AWS_DEFAULT_REGION or the profile says \"",
-                                                   "no region has such a name"});
+        expect_said(bad[i],
+                    (const char *const[3]){"AWS_REGION, AWS_DEFAULT_REGION or the profile", "region"});
         if (eni_remote_endpoint_find(&oss, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i]);
-        expect_said(bad[i],
-                    (const char *const[3]){"OSS_REGION or the profile says \"", "no region has such a name"});
+        expect_said(bad[i], (const char *const[3]){"OSS_REGION or the profile", "region"});
     }
     assert_int_equal(eni_remote_endpoint_find(&oss, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
-    expect_said("no region", (const char *const[3]){"oss://abc.example.com", "set OSS_REGION"});
+    expect_said("no region", (const char *const[3]){"oss://abc.example.com", "OSS_REGION"});
     const eni_remote_url internal = parse("oss://abc.oss-internal.aliyuncs.com");
     assert_int_equal(eni_remote_endpoint_find(&internal, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
-    expect_said("no region", (const char *const[3]){"oss://abc.oss-internal.aliyuncs.com", "set OSS_REGION"});
+    expect_said("no region", (const char *const[3]){"oss://abc.oss-internal.aliyuncs.com", "OSS_REGION"});
 }
 
-/* ---- as bytes of a URL ---- */
+/* ---- encoding in URLs ---- */
 
 static void all_bytes_come_back(void **state)
 {

@@ -1,4 +1,4 @@
-/* key-values.h - a small model's JOIN, and the weights that a round of ps-sync on it must end with. */
+/* key_values.h - a small model's JOIN, and the weights after rounds of ps-sync on it. */
 #ifndef TESTS_SERVER_KEY_VALUES_H
 #define TESTS_SERVER_KEY_VALUES_H
 

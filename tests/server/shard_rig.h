@@ -1,4 +1,4 @@
-/* shard_rig.h - one shard behind a real socket, two clients' dealers, and the words of their conversation. */
+/* shard_rig.h - one shard behind a real socket, two clients' dealers, and helpers for their messages. */
 #ifndef TESTS_SERVER_SHARD_RIG_H
 #define TESTS_SERVER_SHARD_RIG_H
 

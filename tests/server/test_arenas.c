@@ -1,4 +1,4 @@
-/* test_arenas.c - psd's weights: workers can map them, and can do nothing else to them. */
+/* test_arenas.c - psd's weights: workers can map them, but not write or resize them. */
 #include "server/arenas.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void others_can_read_and_no_more(void **state)
     assert_int_not_equal(ftruncate(fd, 4096), 0);
     assert_int_not_equal(ftruncate(fd, 1 << 20), 0);
     eni_weights_close(weights);
-    assert_true(theirs[0] == 2); /* who has mapped them keeps them */
+    assert_true(theirs[0] == 2); /* a mapping stays valid */
     munmap((void *)(uintptr_t)theirs, bytes);
 }
 

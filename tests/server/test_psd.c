@@ -71,7 +71,7 @@ static en_status end_server(server *s)
 {
     pthread_join(s->thread, NULL);
     const en_status st = s->status;
-    assert_int_not_equal(access(s->token_file, F_OK), 0); /* it takes its file along */
+    assert_int_not_equal(access(s->token_file, F_OK), 0); /* it removes its file */
     assert_int_equal(rmdir(s->folder), 0);
     close(s->interrupt_fd);
     close(s->port_fd);
@@ -80,7 +80,7 @@ static en_status end_server(server *s)
     return st;
 }
 
-/* ---- a worker, as small as can be ---------------------------------------------------------------------- */
+/* ---- a minimal worker ---------------------------------------------------------------------------------- */
 
 typedef enum ending { LEAVE, VANISH, IGNORE } ending;
 
@@ -88,7 +88,7 @@ typedef struct worker {
     server *server;
     int32_t rank;
     ending ending;
-    int is_shared; /* asked for, then what came of it */
+    int is_shared; /* requested, then the result */
     pthread_t thread;
     en_status status;
     float weights[ELEMENTS];

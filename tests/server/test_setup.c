@@ -1,4 +1,4 @@
-/* test_setup.c - key-values from a socket: what is missing or wrong is named, nothing else is believed. */
+/* test_setup.c - key-values from a socket: missing or wrong ones are named and refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void everything_is_read(void **state)
     assert_int_equal(setup.store.sum_order, ENI_SUM_RANK);
     assert_int_equal(setup.budget, 40);
     assert_int_equal(setup.net_delay_ns, 0);
-    assert_true(setup.store.seed == 9007199254740993); /* 2^53 + 1: no double */
+    assert_true(setup.store.seed == 9007199254740993); /* 2^53 + 1: not a double */
     eni_setup_fini(&setup);
     eni_setup_fini(&setup);
 }
@@ -50,7 +50,7 @@ static void what_is_missing_is_named(void **state)
         char why[ENI_REASON_MAX];
         memcpy(key_values, good_key_values, sizeof good_key_values);
         key_values[i].key = "something-else";
-        if (strcmp(good_key_values[i].key, "net-rate") == 0) continue; /* the one that may be missing */
+        if (strcmp(good_key_values[i].key, "net-rate") == 0) continue; /* the one that is optional */
         assert_int_equal(read_key_values(KEY_VALUES, &setup, why), EN_EPROTO);
         assert_non_null(strstr(why, good_key_values[i].key));
     }
@@ -63,32 +63,32 @@ static void what_is_wrong_is_refused(void **state)
         const char *key, *value, *part;
         en_status status;
     } wrong[] = {
-        {"buckets", "700,5", "2 buckets and 3 offsets", EN_EPROTO},
+        {"buckets", "700,5", "offsets (3)", EN_EPROTO},
         {"buckets", "700,,64", "entry 1", EN_EPROTO},
         {"buckets", "700,5x,64", "entry 1", EN_EPROTO},
         {"buckets", "700,-5,64", "entry 1", EN_EPROTO},
         {"buckets", "700,0,64", "bucket 1 has 0", EN_EPROTO},
         {"buckets", "700,5,99999999999999999999", "entry 2", EN_EPROTO},
-        {"buckets", "900,5,64", "bucket 0 ends behind", EN_EPROTO},
-        {"bucket-offsets", "84,64,18446744073709551615", "bucket 2 ends behind", EN_EPROTO},
-        {"bucket-offsets", "84,83,0", "in common", EN_EPROTO},
-        {"bucket-offsets", "84,64,60", "in common", EN_EPROTO},
-        {"elements", "-1", "at least 0", EN_EPROTO},
-        {"elements", "1.5", "whole", EN_EPROTO},
-        {"elements", "1e300", "whole", EN_EPROTO},
-        {"lr", "nan", "not a number", EN_EPROTO},
-        {"lr", "inf", "not a number", EN_EPROTO},
-        {"lr", "", "not a number", EN_EPROTO},
-        {"momentum", "0.9 ", "not a number", EN_EPROTO},
+        {"buckets", "900,5,64", "bucket 0 ", EN_EPROTO},
+        {"bucket-offsets", "84,64,18446744073709551615", "bucket 2 ", EN_EPROTO},
+        {"bucket-offsets", "84,83,0", "overlap", EN_EPROTO},
+        {"bucket-offsets", "84,64,60", "overlap", EN_EPROTO},
+        {"elements", "-1", "-1", EN_EPROTO},
+        {"elements", "1.5", "1.5", EN_EPROTO},
+        {"elements", "1e300", "1e300", EN_EPROTO},
+        {"lr", "nan", "nan", EN_EPROTO},
+        {"lr", "inf", "inf", EN_EPROTO},
+        {"lr", "", "'lr'", EN_EPROTO},
+        {"momentum", "0.9 ", "0.9 ", EN_EPROTO},
         {"optimizer", "adagrad", "adagrad", EN_EPROTO},
         {"lr-schedule", "zigzag", "zigzag", EN_EPROTO},
         {"sum-order", "random", "random", EN_EPROTO},
         {"strategy-name", "ring", "--strategy=ps-sync", EN_EMISMATCH},
         {"strategy-options", "bound=3", "bound=3", EN_EMISMATCH},
-        {"seed", "1.5", "whole", EN_EPROTO},
-        {"seed", "18446744073709551616", "whole", EN_EPROTO},
+        {"seed", "1.5", "1.5", EN_EPROTO},
+        {"seed", "18446744073709551616", "18446744073709551616", EN_EPROTO},
         {"net-rate", "fast", "fast", EN_EPROTO},
-        {"net-delay", "18446744073709551615", "for ever", EN_EPROTO},
+        {"net-delay", "18446744073709551615", "18446744073709551615", EN_EPROTO},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         eni_setup setup;
@@ -119,7 +119,7 @@ static void adam_is_read(void **state)
     eni_setup_fini(&setup);
     with[1].value = "1";
     assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 3, &setup, why), EN_EPROTO);
-    assert_non_null(strstr(why, "not both below 1"));
+    assert_non_null(strstr(why, "0.8 and 1"));
     assert_int_equal(eni_setup_read(strategy, with + 1, KEY_VALUES + 2, &setup, why), EN_EPROTO);
     assert_non_null(strstr(why, "beta1"));
 }
@@ -138,7 +138,7 @@ static void groups_are_read(void **state)
     eni_setup_fini(&setup);
     with[0].value = "1:0.001/512:0";
     assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_EPROTO);
-    assert_non_null(strstr(why, "no groups of tensors"));
+    assert_non_null(strstr(why, "1:0.001/512:0"));
 }
 
 static void milestones_are_read(void **state)
@@ -158,7 +158,7 @@ static void milestones_are_read(void **state)
     eni_setup_fini(&setup);
     with[0].value = "1,2,3,4,5,6,7,8,9";
     assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_EPROTO);
-    assert_non_null(strstr(why, "9 entries, at most 8"));
+    assert_non_null(strstr(why, "9 entries"));
 }
 
 int main(void)

@@ -1,5 +1,4 @@
-/* test_shard.c - one shard behind a real socket: a round of ps-sync, and everything that it must not believe.
- */
+/* test_shard.c - one shard behind a real socket: a round of ps-sync, and everything that it must refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,10 +74,10 @@ static void without_the_token_nothing_is_believed(void **state)
     say_push(r, 0, 0, 0);
     expect_refused(r, 0, EN_EDENIED, "HELLO");
     hello(r, 0);
-    say_push(r, 1, 0, 0); /* rank 1 has not said it */
+    say_push(r, 1, 0, 0); /* rank 1 has not sent it */
     expect_refused(r, 1, EN_EDENIED, "HELLO");
     const eni_header other = header_of(0, ENI_MSG_FINISHED);
-    say(r, 1, &other, NULL); /* over rank 1's connection, in rank 0's name */
+    say(r, 1, &other, NULL); /* over rank 1's connection, as rank 0 */
     expect_refused(r, 1, EN_EDENIED, "HELLO");
     close_rig(r);
 }
@@ -102,7 +101,7 @@ static void what_makes_no_sense_is_refused_and_counted(void **state)
     say(r, 0, &header, g);
     expect_refused(r, 0, EN_EPROTO, "bucket 77");
     header = call_of(0, 0, 0);
-    header.flags = ENI_FLAG_SHM; /* of memory that it never handed over */
+    header.flags = ENI_FLAG_SHM; /* in memory that it never handed over */
     say(r, 0, &header, NULL);
     expect_refused(r, 0, EN_EPROTO, "slot 0");
     header = call_of(0, 0, 4);
@@ -122,7 +121,7 @@ static void what_makes_no_sense_is_refused_and_counted(void **state)
     close_rig(r);
 }
 
-/* What rank 0's curve needs of the weights is kept under a number while training goes on, and given later. */
+/* Weights for rank 0's curve are kept under a number while training goes on, and returned later. */
 static void weights_are_kept_when_rank_0_says_so(void **state)
 {
     (void)state;
@@ -155,7 +154,7 @@ static void weights_are_kept_when_rank_0_says_so(void **state)
     say(r, 0, &header, NULL);
     assert_int_equal(hear(r, 0)->version, 1);
     for (uint64_t gone = 7; gone <= 9;
-         gone += 2) { /* the one before has gone, and the one behind never was */
+         gone += 2) { /* the one before is freed, and the one after never existed */
         header.step = gone;
         say(r, 0, &header, NULL);
         assert_true(hear(r, 0)->version == ENI_KEPT_NOWHERE && r->heard.bytes == 0);
@@ -169,8 +168,8 @@ static void weights_are_kept_when_rank_0_says_so(void **state)
     close_rig(r);
 }
 
-/* A checksum that is not the payload's: refused, counted, and not added; the same call whole is then taken.
- */
+/* A wrong checksum: the payload is refused, counted, and not added; the same call with a right one is then
+ * accepted. */
 static void a_damaged_payload_is_never_added(void **state)
 {
     (void)state;
@@ -188,14 +187,14 @@ static void a_damaged_payload_is_never_added(void **state)
     assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refusals.damaged, 1);
     header.crc ^= 1;
-    say(r, 0, &header, g); /* no gap: the first one was never there */
+    say(r, 0, &header, g); /* no gap: the first one was never accepted */
     say_push(r, 1, 0, 0);
     assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
     close_rig(r);
 }
 
-/* What an honest worker has sent, captured and sent again: over another connection it is refused, over its
- * own it is answered without being applied. */
+/* Captured messages of an honest worker, sent again: over another connection they are refused, over its own
+ * they are answered without being applied. */
 static void a_replayed_frame_is_not_applied(void **state)
 {
     (void)state;
@@ -260,7 +259,7 @@ static void an_emulated_wire_delays_by_what_it_says(void **state)
     eni_shaper_free(theirs);
 }
 
-/* Who calls for attention says so and then writes to event_fd; the shard may have looked in between. */
+/* A caller sets the attention flag and then writes to event_fd; the shard may have looked in between. */
 static void an_idle_shard_uses_no_time(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* test_shard_alloc.c - a push-pull through a shard's socket: neither the shard nor the client allocates once
- * it is warm, and a run that goes on and on does not grow. What ZeroMQ allocates is its own: a block for each
- * frame over 33 bytes that it sends, and for what it receives; by ring it has nothing to do. */
+ * it is warm, and a long run does not grow. ZeroMQ's own allocations are a block for each frame over 33 bytes
+ * that it sends, and those for receiving; with a ring it has nothing to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -154,7 +154,7 @@ static void count(const char *transport, int is_shared)
 {
     rig *r = open_rig(is_shared);
     allocations some = {.own = 1};
-    for (int i = 0; i < TRIES && some.own > 0; i++) { /* the first may see more under way at once than ever */
+    for (int i = 0; i < TRIES && some.own > 0; i++) { /* the first may have more under way at once */
         allocations_begin();
         do_rounds(r, ROUNDS);
         some = allocations_end();

@@ -1,11 +1,11 @@
-/* test_shard_ring.c - a client that asks a shard by ring: it hears the same as by socket, in the same order,
- * and is believed no more. */
+/* test_shard_ring.c - a client that asks a shard by ring: it gets the same answers as by socket, in the same
+ * order, and is trusted no more. */
 #include "runtime/client/shm_ring.h"
 #include "tests/server/shard_rig.h"
 
 #include <sys/mman.h>
 
-/* What a client on psd's host has beside its dealer. */
+/* A client on psd's host has these besides its dealer. */
 typedef struct guest {
     eni_arena *arena;
     eni_shm_ring *ring;
@@ -80,7 +80,7 @@ static void ring_push(guest *g, uint32_t bucket, uint64_t t)
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
-/* One by ring, one by socket: nobody can tell from the weights. */
+/* One by ring, one by socket: the weights are the same. */
 static void a_ring_gives_the_bytes_of_a_socket(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void a_ring_gives_the_bytes_of_a_socket(void **state)
     let_out(g);
 }
 
-/* What was posted before FINISHED was sent by socket is heard before it. */
+/* A message posted before FINISHED was sent by socket is handled before it. */
 static void a_posted_message_comes_before_a_later_one(void **state)
 {
     (void)state;
@@ -136,21 +136,21 @@ static void nonsense_by_ring_is_refused_and_counted(void **state)
     rig *r = open_rig(NULL);
     guest *g = let_in(r, 0);
     ring_push(g, 0, 0);
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's"); /* before HELLO */
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send"); /* before HELLO */
     hello(r, 0);
     hello(r, 1);
     say_init(r, 0);
     eni_header header = call_of(1, 0, 0);
     header.flags = ENI_FLAG_SHM;
-    eni_shm_ring_post(g->ring, 0, &header); /* in another's name */
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    eni_shm_ring_post(g->ring, 0, &header); /* in another rank's name */
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header = header_of(0, ENI_MSG_HELLO);
     eni_token_hex(&r->token, header.text);
     eni_shm_ring_post(g->ring, 0, &header);
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header = call_of(0, 0, 0);
-    eni_shm_ring_post(g->ring, 0, &header); /* a payload that is nowhere */
-    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
+    eni_shm_ring_post(g->ring, 0, &header); /* a payload outside any slot */
+    expect_refused_by_ring(r, g, EN_EPROTO, "may not send");
     header.flags = ENI_FLAG_SHM;
     header.slot = 6;
     eni_shm_ring_post(g->ring, 0, &header);
@@ -183,7 +183,7 @@ static void a_ring_that_lies_is_not_polled_again(void **state)
     ring_push(other, 0, 0);
     assert_int_equal(poll_ring(r, liar)->type, ENI_MSG_REPLY);
     assert_int_equal(poll_ring(r, other)->type, ENI_MSG_REPLY);
-    *(volatile uint64_t *)(void *)(memory + 4096) = UINT64_MAX / 2; /* what it has asked */
+    *(volatile uint64_t *)(void *)(memory + 4096) = UINT64_MAX / 2; /* its answers */
     ring_push(other, 0, 1);                                         /* wakes the shard */
     say_push(r, 0, 0, 1);                                           /* by socket it can still speak */
     assert_int_equal(poll_ring(r, other)->version, 2);
@@ -197,7 +197,7 @@ static void a_ring_that_lies_is_not_polled_again(void **state)
     let_out(other);
 }
 
-/* With ring in the house, too; and the first ring after that is heard. */
+/* With a ring, too; and the first message by ring after that is handled. */
 static void an_idle_shard_sleeps_and_wakes(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void an_idle_shard_sleeps_and_wakes(void **state)
         say_push(r, 1, 0, t);
         assert_int_equal(poll_ring(r, g)->version, t + 1);
         assert_int_equal(hear(r, 1)->version, t + 1);
-        eni_sleep_until(eni_now_ns() + 50 * ENI_MILLI); /* it lingers for a moment */
+        eni_sleep_until(eni_now_ns() + 50 * ENI_MILLI); /* it polls for a moment */
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
         eni_sleep_until(eni_now_ns() + 200 * ENI_MILLI);
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);

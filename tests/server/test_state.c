@@ -1,4 +1,5 @@
-/* test_state.c - a folder of states: two generations, every flipped bit and every cut found; the journal. */
+/* test_state.c - a folder of states: two generations, every flipped bit and every truncation found; the
+ * journal. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +47,7 @@ static void put(uint64_t generation, const char *text)
     assert_int_equal(eni_state_write(state, &stamp, text, strlen(text)), EN_OK);
 }
 
-/* The generation that is found, 0: none; its text is `want`. */
+/* The generation that is found, or 0; its text is `want`. */
 static uint64_t newest(const char *want)
 {
     eni_state_stamp stamp;
@@ -168,8 +169,9 @@ static void the_state_of_an_older_psd_is_refused(void **unused)
     assert_int_equal(newest(""), 0);
     eni_log_set_sink(NULL, NULL);
     eni_log_set_level(-1);
-    assert_non_null(strstr(said, "shard-3.1 is of no use: it was written by another version of psd\n"));
-    assert_non_null(strstr(said, "neither generation of "));
+    assert_non_null(strstr(said, "shard-3.1: "));
+    assert_non_null(strstr(said, "another version"));
+    assert_non_null(strstr(said, "shard-3.* "));
 }
 
 /* Nobody may ever write into it. */
@@ -183,7 +185,7 @@ static void a_pipe_in_place_of_a_file_is_not_waited_for(void **unused)
     assert_int_equal(newest("one"), 1);
 }
 
-/* What a kill between write and rename leaves. */
+/* A file left by a kill between write and rename. */
 static void a_file_beside_its_place_is_not_looked_at(void **unused)
 {
     (void)unused;
@@ -248,7 +250,7 @@ static void what_was_said_is_known_again(void **unused)
     assert_int_equal(rank[0].claim_index, 8);
     assert_int_equal(rank[1].claim_number, 4);
     assert_int_equal(rank[1].claim_index, 7);
-    /* Used up for both: what was handed out must not be forgotten over it. */
+    /* Used up for both: the claims handed out before must be kept. */
     for (int32_t r = 0; r < 2; r++)
         eni_journal_write(journal, &(eni_entry){ENI_ENTRY_CLAIM, r, rank[r].claim_number + 1, UINT64_MAX});
     eni_journal_write(journal, &(eni_entry){ENI_ENTRY_LEFT, 1, 0, 0});
@@ -289,7 +291,7 @@ static void a_run_is_read_back(void **unused)
                         member_data[] = {{"data", "tcp://127.0.0.1:1"}};
     const uint64_t born = eni_process_born(getpid());
     const eni_peer peers[] = {{.rank = 0, .pid = getpid(), .born = born, .host = "a", .host_id = "A"},
-                              /* not that process: one that we do not see, in another pid namespace */
+                              /* not that process: one that is not visible, in another pid namespace */
                               {.rank = 1,
                                .pid = getpid(),
                                .born = born + 1,
@@ -297,7 +299,7 @@ static void a_run_is_read_back(void **unused)
                                .host_id = "B",
                                .member_data = member_data,
                                .nmember_data = 1},
-                              {.rank = 2, .host = "", .host_id = ""}}; /* nobody has come there yet */
+                              {.rank = 2, .host = "", .host_id = ""}}; /* never joined */
     const eni_world_info world = {.rank = -1,
                                   .nranks = 3,
                                   .epoch = 3,
