@@ -40,7 +40,7 @@ extern "C" {
 #define EN_SIM_API
 #endif
 
-/* What is trained. Everything is borrowed from en_sim_open until en_sim_close, but for `tensors`. */
+/* The problem to train. Everything is borrowed from en_sim_open until en_sim_close, but for `tensors`. */
 typedef struct en_sim_problem {
     uint32_t abi;  /* EN_SIM_ABI */
     uint32_t size; /* sizeof(en_sim_problem) */

@@ -16,7 +16,7 @@
     "--limit-test-samples=8 --log-every=0 --log-level=error --steps=100000000 "
 
 enum { STARTS_WITHIN = 90 };
-static const double ends_within = 2;
+static double ends_within = 2; /* main() raises it on a real GPU, whose driver tears contexts down */
 
 typedef struct kill_case {
     const char *way, *strategy, *more; /* flags */
@@ -67,9 +67,11 @@ static void kill_it(const kill_case *c)
     start(&j, c);
     const double begin = now_seconds();
     assert_int_equal(kill(job_pid(&j, c->victim), SIGKILL), 0);
-    const int code = process_wait(&j.run, ends_within);
-    process_nobody_left(ends_within);
+    const int code = process_wait(&j.run, 3 * ends_within);
+    process_nobody_left(3 * ends_within);
     const double took = now_seconds() - begin;
+    printf("KILL %-72s %5.2f s\n", title, took); /* measured first, then judged */
+    fflush(stdout);
     if (code != 1) fail_msg("%s: entrain run ended with %d:\n%s", title, code, process_err(&j.run));
     if (process_says(&j.run, name, "(SIGKILL)") != 1)
         fail_msg("%s: it should name the victim and the signal once; it said:\n%s", title,
@@ -80,8 +82,6 @@ static void kill_it(const kill_case *c)
     assert_int_equal(files_left("entrain"), files);
     if (c->fake != NULL) gpu_fake(c->fake, NULL);
     if (took > worst) worst = took;
-    printf("KILL %-72s %5.2f s\n", title, took);
-    fflush(stdout);
 }
 
 static void test_killed(void **state)
@@ -112,5 +112,6 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed, clear)};
     gpu_begin(argc, argv);
+    if (!gpu_is_simulated()) ends_within = 5;
     return system_main(tests);
 }
