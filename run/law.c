@@ -71,7 +71,7 @@ static bool read_ranks(const char *text, int32_t *lo_out, int32_t *hi_out)
     return (n == 2 || (n == 1 && strchr(text, '-') == NULL)) && *lo_out >= 0 && *hi_out >= *lo_out;
 }
 
-/* Calls take(user, lo, hi, law) for each part; lo -1: all ranks. NULL, or what was expected. */
+/* Calls take(user, lo, hi, law) for each part; lo -1: all ranks. NULL, or the expected form. */
 typedef const char *(*take_part)(void *user, int32_t lo, int32_t hi, const eni_law *law);
 
 static const char *each_part(const char *text, take_part take, void *user)
@@ -88,7 +88,7 @@ static const char *each_part(const char *text, take_part take, void *user)
         if ((equals != NULL && !read_ranks(part, &lo, &hi)) ||
             !read_law(equals != NULL ? equals : part, &law))
             return EXPECTED;
-        if (equals == NULL && at != text) return EXPECTED; /* a law without ranks stands alone */
+        if (equals == NULL && at != text) return EXPECTED; /* a law without ranks must be the only one */
         const char *why = take != NULL ? take(user, lo, hi, &law) : NULL;
         if (why != NULL) return why;
         at += n;
@@ -133,7 +133,11 @@ en_status eni_law_read(const char *text, int32_t nranks, eni_law *laws_out)
     return why == NULL ? EN_OK : eni_fail(EN_EINVAL, "law", "--compute=%s: give %s", text, why);
 }
 
+<<<<<<< HEAD
 /* A factor of mean 1. */
+=======
+/* Draws a time with mean 1. */
+>>>>>>> prose-a
 static double noise(const eni_law *law, const eni_rng_key *key)
 {
     const double u = 1 - eni_rng_unit(key, 0); /* in (0, 1] */

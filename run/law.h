@@ -22,7 +22,7 @@ typedef enum eni_law_kind {
     ENI_LAW_LOGNORMAL,
     ENI_LAW_PARETO,
     ENI_LAW_SHIFTED_EXPONENTIAL,
-    ENI_LAW_SAMPLES /* one of those given, each as likely */
+    ENI_LAW_SAMPLES /* one of the given times, uniformly */
 } eni_law_kind;
 
 typedef struct eni_law {
@@ -34,7 +34,7 @@ typedef struct eni_law {
     uint64_t nsamples;
 } eni_law;
 
-/* NULL if `text` has one of the forms above, else what was expected. */
+/* NULL if `text` has one of the forms above, else the expected form. */
 const char *eni_law_check(const char *text);
 
 /* The law of each rank, (nranks). EN_EINVAL, logged: a form (eni_law_check), a rank beyond nranks or named twice. */

@@ -7,9 +7,9 @@
  *     en_sim_result_of(sim)->weights ..
  *     en_sim_close(sim);
  *
- * The strategy is the very plugin that runs on real workers, and so are means, optimizer and parameter server.
- * Only time is made up: a gradient takes what step-ms, sigma and straggler say, a message what net says. So a
- * run is a function of its problem and settings: the same weights and the same log, on every machine.
+ * Strategy, means, optimizer and parameter server are the same code as on real workers. Only time is simulated:
+ * step-ms, sigma and straggler determine the time of a gradient, net that of a message. So a run is a function of
+ * its problem and settings: the same weights and the same log, on every machine.
  * docs/virtual-time.md explains it by examples; `entrain sim --help=all` lists the settings.
  *
  * Threads: a run belongs to one thread, which also makes the callbacks; several runs may go on in several
@@ -40,21 +40,25 @@ extern "C" {
 #define EN_SIM_API
 #endif
 
-/* The problem to train. Everything is borrowed from en_sim_open until en_sim_close, but for `tensors`. */
-typedef struct en_sim_problem {
+<<<<<<< HEAD
+    /* The problem to train. Everything is borrowed from en_sim_open until en_sim_close, but for `tensors`. */
+=======
+/* The training problem. Everything is borrowed from en_sim_open until en_sim_close, except `tensors`. */
+>>>>>>> prose-a
+    typedef struct en_sim_problem {
     uint32_t abi;  /* EN_SIM_ABI */
     uint32_t size; /* sizeof(en_sim_problem) */
 
     uint64_t count;    /* weights, in one vector; at least 1 */
     const float *init; /* (count) initial weights of all ranks */
     uint64_t samples;  /* of each micro-batch; 0: 1 */
-    const uint64_t
-        *tensors; /* (ntensors) weights of each parameter, in order; they sum up to count. Buckets end
-                              * at their edges, as PyTorch's do. NULL: one parameter */
+    /* (ntensors) sizes of the parameters, in order; they sum to count. Buckets end at their edges, as PyTorch's do.
+     * NULL: one parameter. */
+    const uint64_t *tensors;
     uint32_t ntensors;
 
     /* Overwrites grad (count) with the gradient of the mean loss over a micro-batch at param (count). It must be
-     * a function of (micro_batch, param) alone; `rank` says whose turn it is. Anything but EN_OK ends the run with
+     * a function of (micro_batch, param) alone; `rank` is the rank that computes. Anything but EN_OK ends the run with
      * that status. */
     en_status (*grad)(void *user, int32_t rank, uint64_t micro_batch, const float *param, float *grad);
 
@@ -67,15 +71,15 @@ typedef struct en_sim_problem {
     void *user; /* of both */
 } en_sim_problem;
 
-/* Where things are; NULL in its place: all defaults. */
+/* Options of the library; NULL: all defaults. */
 typedef struct en_sim_options {
     uint32_t size; /* sizeof(en_sim_options) */
-    const char
-        *plugins; /* the folder of strategies; NULL: beside this library, in plugins/ of a build folder or
-                          * ../libexec/entrain/plugins of an installed one */
+    /* The folder of strategies; NULL: beside this library, plugins/ in a build folder or ../libexec/entrain/plugins
+     * in an installation. */
+    const char *plugins;
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
-     * level 0 error .. 4 trace; `text` is valid during the call. NULL: as it was. */
+     * level 0 error .. 4 trace; `text` is valid during the call. NULL: unchanged. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
 } en_sim_options;
@@ -90,15 +94,15 @@ typedef struct en_sim_result {
     uint64_t events;                         /* of the queue */
     uint64_t updates; /* steps of the servers, each partition counted; 0 without servers */
     uint64_t samples; /* computed */
-    uint64_t pushes, holds, applied, dropped; /* pushes of partitions; answers that were held back; samples of
-                                               * pushes that a server applied and did not */
-    uint64_t sent, received;                  /* payload bytes, of all ranks */
+    /* Pushes of partitions; held answers; samples of pushes that a server applied, and dropped. */
+    uint64_t pushes, holds, applied, dropped;
+    uint64_t sent, received;                   /* payload bytes, of all ranks */
     const uint64_t *rank_steps, *rank_samples; /* (nranks) */
     const uint64_t *staleness; /* (nstaleness) pushes by staleness, while all ranks were active */
     uint64_t nstaleness;
     double staleness_mean;
-    double theory_staleness;             /* what the strategy promises of this run; NAN: nothing */
-    double theory_sent, theory_received; /* of the model's bytes, per step and rank; NAN: nothing */
+    double theory_staleness;             /* the strategy's promise for this run; NAN: none */
+    double theory_sent, theory_received; /* in models per step and rank; NAN: no promise */
     int32_t has_equal_ranks;             /* 1: the weights of all ranks have the same bytes */
 } en_sim_result;
 
@@ -114,15 +118,15 @@ EN_SIM_API en_status en_sim_open(const en_sim_problem *problem, const char *cons
                                  const en_sim_options *options, en_sim **sim_out);
 
 /* Runs it, once: blocks for as long as the callbacks take. EN_OK; what a callback returned; EN_ENONFINITE: a
- * gradient has a value that is not finite (rank, micro-batch and element are named); EN_EBUG: the callback wrote
- * beyond its gradient, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each other without end, and
- * who for what; EN_EINVAL: run twice, or the strategy cannot run like this. */
+ * gradient has a value that is not finite (rank, micro-batch and element are logged); EN_EBUG: the callback wrote
+ * beyond its gradient, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each other in a deadlock
+ * (logged with what each waits for); EN_EINVAL: run twice, or the strategy cannot run with these settings. */
 EN_SIM_API en_status en_sim_run(en_sim *sim);
 
 /* After a run that ended with EN_OK, else NULL. Valid until en_sim_close. */
 EN_SIM_API const en_sim_result *en_sim_result_of(const en_sim *sim);
 
-/* The sentence of the last error of this process, cut off at `bytes`; "" if there was none. Any thread. */
+/* The message of the last error of this process, truncated to `bytes`; "" without an error. Any thread. */
 EN_SIM_API void en_sim_why(char *text_out, size_t bytes);
 
 /* NULL is fine. */
