@@ -133,11 +133,7 @@ en_status eni_law_read(const char *text, int32_t nranks, eni_law *laws_out)
     return why == NULL ? EN_OK : eni_fail(EN_EINVAL, "law", "--compute=%s: give %s", text, why);
 }
 
-<<<<<<< HEAD
-/* A factor of mean 1. */
-=======
 /* Draws a time with mean 1. */
->>>>>>> prose-a
 static double noise(const eni_law *law, const eni_rng_key *key)
 {
     const double u = 1 - eni_rng_unit(key, 0); /* in (0, 1] */

@@ -40,12 +40,8 @@ extern "C" {
 #define EN_SIM_API
 #endif
 
-<<<<<<< HEAD
-    /* The problem to train. Everything is borrowed from en_sim_open until en_sim_close, but for `tensors`. */
-=======
 /* The training problem. Everything is borrowed from en_sim_open until en_sim_close, except `tensors`. */
->>>>>>> prose-a
-    typedef struct en_sim_problem {
+typedef struct en_sim_problem {
     uint32_t abi;  /* EN_SIM_ABI */
     uint32_t size; /* sizeof(en_sim_problem) */
 
