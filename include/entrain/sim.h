@@ -1,14 +1,14 @@
 /* sim.h - your own gradient under any strategy, on as many simulated workers as you like, in virtual time.
  *
  *     en_sim_problem problem = {.abi = EN_SIM_ABI, .size = sizeof problem, .count = n, .init = w0, .grad = mine};
- *     const char *const settings[] = {"strategy=ssp:bound=3", "workers=64", "steps=1000", "lr=0.1", "sigma=0.5"};
+ *     const char *const settings[] = {"strategy=ssp:bound=3", "workers=64", "steps=1000", "lr=0.1", "compute=exp:10ms"};
  *     en_sim_open(&problem, settings, 5, NULL, &sim);
  *     en_sim_run(sim);
  *     en_sim_result_of(sim)->weights ..
  *     en_sim_close(sim);
  *
  * Strategy, means, optimizer and parameter server are the same code as on real workers. Only time is simulated:
- * step-ms, sigma and straggler determine the time of a gradient, net that of a message. So a run is a function of
+ * compute and straggler determine the time of a gradient, net that of a message. So a run is a function of
  * its problem and settings: the same weights and the same log, on every machine.
  * docs/virtual-time.md explains it by examples; `entrain sim --help=all` lists the settings.
  *

@@ -177,7 +177,7 @@ struct en_host {
      * with step, no weight changes if no rank has samples. */
     en_req (*mean_step)(en_host *, const en_bucket *);
     /* A collective in place on inout. EN_REDUCE_SCATTER and EN_ALLGATHER work on the ranks' [lo, hi). All ranks of the group
-     * must make the same calls in the same order. Waits first for a vector that another group still uses. If grad is a group's
+     * must make the same calls in the same order. A vector that another group still uses is refused. If grad is a group's
      * mean, EN_GRAD over the leaders is weighted by the samples of each group. */
     en_req (*coll)(en_host *, int op, int group, int what, const en_bucket *, en_vec inout);
     /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. EN_WORLD only so far. */

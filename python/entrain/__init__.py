@@ -1,7 +1,7 @@
 """entrain: your own gradient under any strategy, on as many simulated workers as you like, in virtual time.
 
     import entrain
-    run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, step_ms=10, sigma=0.5)
+    run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, compute="exp:10ms")
     run.weights, run.seconds, run.staleness_mean, run.curve
 
 grad(param, micro_batch, rank) returns the gradient of the mean loss over that micro-batch; numpy alone is needed, and
@@ -101,7 +101,7 @@ class Simulation:
 
 
 def _texts(settings):
-    """{"step_ms": 10} -> ["step-ms=10"]; True and False become on and off; a list gives a setting several times."""
+    """{"weight_decay": 0.1} -> ["weight-decay=0.1"]; True and False become on and off; a list gives a setting several times."""
     for key, value in settings.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             text = {True: "on", False: "off"}.get(one, one) if isinstance(one, bool) else one
@@ -118,7 +118,7 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     batch_size                       samples of a micro-batch
     tensors                          sizes of the parameters, in order: buckets end at their edges
     eval(param)                      called at the start, after each eval_every samples, and at the end: Simulation.curve
-    settings                         flags of `entrain sim`: lr, momentum, seed, step_ms, sigma, straggler, net, shards, groups ..
+    settings                         flags of `entrain sim`: lr, momentum, optimizer, seed, compute, straggler, net, shards, groups ..
 
     An exception in a callback ends the run and is raised. ValueError: a setting; its text names the nearest one.
     """

@@ -51,7 +51,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --rdzv_backend --rdzv_id --rdzv_endpoint
-    --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
+    --nodes --ntasks-per-node --fake --packed --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
     --contract --mxnet --at-once --what --cflags --libs --size --test --nproc-per-node
     --rm --read-only --shm-size --network --platform --install --photos --no-deps --num-workers --batch
