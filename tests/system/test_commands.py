@@ -48,6 +48,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"--data=cifar10 |cifar_py2bin.py|make_cifar.py": "CIFAR's files, or pictures of the reader's own: tool_cifar, data_cifar",
     r"s3://|oss://|--clear-cache": "a bucket: system_buckets",
     r"--seeds=1000": "system_storm has more seeds",
+    r"^examples/virtual/": "numpy and PyTorch: virtual_examples",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --rdzv_backend --rdzv_id --rdzv_endpoint
