@@ -1,22 +1,23 @@
 /* sim.h - your own gradient under any strategy, on as many simulated workers as you like, in virtual time.
  *
  *     en_sim_problem problem = {.abi = EN_SIM_ABI, .size = sizeof problem, .count = n, .init = w0, .grad = mine};
- *     const char *const settings[] = {"strategy=ssp:bound=3", "workers=64", "steps=1000", "lr=0.1", "sigma=0.5"};
+ *     const char *const settings[] = {"strategy=ssp:bound=3", "workers=64", "steps=1000", "lr=0.1", "compute=exp:10ms"};
  *     en_sim_open(&problem, settings, 5, NULL, &sim);
  *     en_sim_run(sim);
  *     en_sim_result_of(sim)->weights ..
  *     en_sim_close(sim);
  *
  * The strategy is the very plugin that runs on real workers, and so are means, optimizer and parameter server.
- * Only time is made up: a gradient takes what step-ms, sigma and straggler say, a message what net says. So a
+ * Only time is made up: a gradient takes what compute and straggler say, a message what net says. So a
  * run is a function of its problem and settings: the same weights and the same log, on every machine.
  * docs/virtual-time.md explains it by examples; `entrain sim --help=all` lists the settings.
  *
  * Threads: a run belongs to one thread, which also makes the callbacks; several runs may go on in several
- * threads. No thread, process, signal handler or file outlives a call.
+ * threads. No thread, process, signal handler or file outlives a call. A callback returns (no longjmp, no exception of
+ * C++); it may open and run others, but not close its own run.
  *
- * Errors: a call that fails has logged one sentence, which en_sim_why repeats. Log lines go to `log`, else
- * to stderr.
+ * Errors: a call that fails has logged one sentence, on its thread, which en_sim_why repeats: with runs in several
+ * threads, that of the last one. Log lines go to `log`, else to stderr.
  *
  * Growth: `abi` is the major version, `size` the minor; structs only grow at their end, and zero always means
  * the default. Set a whole struct to zero first, then what you need. */
@@ -47,13 +48,13 @@ typedef struct en_sim_problem {
 
     uint64_t count;    /* weights, in one vector; at least 1 */
     const float *init; /* (count) initial weights of all ranks */
-    uint64_t samples;  /* of each micro-batch; 0: 1 */
+    uint64_t samples;  /* of each micro-batch, at most 2^31; 0: 1 */
     const uint64_t
         *tensors; /* (ntensors) weights of each parameter, in order; they sum up to count. Buckets end
                               * at their edges, as PyTorch's do. NULL: one parameter */
     uint32_t ntensors;
 
-    /* Overwrites grad (count) with the gradient of the mean loss over a micro-batch at param (count). It must be
+    /* Overwrites all of grad (count) with the gradient of the mean loss over a micro-batch at param (count). It must be
      * a function of (micro_batch, param) alone; `rank` says whose turn it is. Anything but EN_OK ends the run with
      * that status. */
     en_status (*grad)(void *user, int32_t rank, uint64_t micro_batch, const float *param, float *grad);
@@ -75,7 +76,8 @@ typedef struct en_sim_options {
                           * ../libexec/entrain/plugins of an installed one */
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
-     * level 0 error .. 4 trace; `text` is valid during the call. NULL: as it was. */
+     * level 0 error .. 4 trace; `text` is valid during the call. log_user has to live until another open names
+     * another log, or the process ends. NULL: as it was. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
 } en_sim_options;
@@ -104,19 +106,22 @@ typedef struct en_sim_result {
 
 typedef struct en_sim en_sim;
 
-/* Reads the settings ("lr=0.1": a flag of `entrain sim` without its dashes; "nesterov" alone: on) and finds the
- * strategy. Settings that belong to the command (json, events, storm, config ..) are refused.
+/* Reads the settings ("lr=0.1": a flag of `entrain sim` without its dashes; of one given twice the last holds, but
+ * straggler, join and leave add up) and finds the strategy. Settings that belong to the command (json, events, storm,
+ * config ..) are refused.
  *
  * Success: *sim_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi.
- * EN_EINVAL: a setting, with the nearest one named, or the problem. EN_ENOENT: no such strategy, or no folder of
- * strategies. EN_ENOMEM. */
+ * EN_EINVAL: a setting, with the nearest one named, the problem or the options. EN_ENOENT: no such strategy, no folder of
+ * strategies, or no file or run that `compute` names; EN_EIO: it cannot be read. What a plugin that cannot be loaded
+ * comes to: EN_EVERSION, EN_EFORMAT, EN_EUNSUPPORTED. EN_ENOMEM. */
 EN_SIM_API en_status en_sim_open(const en_sim_problem *problem, const char *const *settings, size_t nsettings,
                                  const en_sim_options *options, en_sim **sim_out);
 
 /* Runs it, once: blocks for as long as the callbacks take. EN_OK; what a callback returned; EN_ENONFINITE: a
  * gradient has a value that is not finite (rank, micro-batch and element are named); EN_EBUG: the callback wrote
- * beyond its gradient, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each other without end, and
- * who for what; EN_EINVAL: run twice, or the strategy cannot run like this. */
+ * beyond its gradient or left some of it out, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each other
+ * without end, and who for what, or 100 million events brought no gradient; EN_EINVAL: run twice, the strategy cannot run
+ * like this, or 36 years of virtual time have passed; EN_ENOMEM. */
 EN_SIM_API en_status en_sim_run(en_sim *sim);
 
 /* After a run that ended with EN_OK, else NULL. Valid until en_sim_close. */
