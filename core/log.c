@@ -1,4 +1,5 @@
-/* log.c - see log.h. Its state is the tree's only mutable global. */
+/* log.c - see log.h. Its state is the tree's only mutable global. The sink may be replaced while other threads log: a
+ * library's callers do so (entrain/sim.h). */
 #include "core/log.h"
 
 #include <errno.h>
@@ -15,24 +16,29 @@
 #include "core/clock.h"
 
 static struct {
-    eni_log_sink sink;
-    void *user;
     int level;
     int launcher_fd;
     char who[64];
-} log_state = {NULL, NULL, ENI_LOG_INFO, -1, "entrain"};
+} log_state = {ENI_LOG_INFO, -1, "entrain"};
+
+typedef struct log_output {
+    eni_log_sink sink;
+    void *user;
+} log_output;
 
 static struct {
     pthread_mutex_t lock;
-    char text[1200];
-} last_error = {PTHREAD_MUTEX_INITIALIZER, ""};
+    log_output output;
+    char last_error[1200];
+} shared = {PTHREAD_MUTEX_INITIALIZER, {NULL, NULL}, ""};
 
 static const char level_letters[] = "EWIDT";
 
 void eni_log_set_sink(eni_log_sink sink, void *user)
 {
-    log_state.sink = sink;
-    log_state.user = user;
+    pthread_mutex_lock(&shared.lock);
+    shared.output = (log_output){sink, user};
+    pthread_mutex_unlock(&shared.lock);
 }
 
 void eni_log_set_level(int level)
@@ -89,18 +95,21 @@ static void write_line(int level, const char *subsystem, const char *text)
     if (!is_reported || !tell_launcher(subsystem, line, text_at)) eni_log_print(line);
 }
 
-static void keep_error(const char *text)
+/* Keeps an error; returns where the line goes. */
+static log_output note(int level, const char *text)
 {
-    pthread_mutex_lock(&last_error.lock);
-    snprintf(last_error.text, sizeof last_error.text, "%s", text);
-    pthread_mutex_unlock(&last_error.lock);
+    pthread_mutex_lock(&shared.lock);
+    if (level == ENI_LOG_ERROR) snprintf(shared.last_error, sizeof shared.last_error, "%s", text);
+    const log_output output = shared.output;
+    pthread_mutex_unlock(&shared.lock);
+    return output;
 }
 
 bool eni_log_last_error(char *text_out, size_t bytes)
 {
-    pthread_mutex_lock(&last_error.lock);
-    snprintf(text_out, bytes, "%s", last_error.text);
-    pthread_mutex_unlock(&last_error.lock);
+    pthread_mutex_lock(&shared.lock);
+    snprintf(text_out, bytes, "%s", shared.last_error);
+    pthread_mutex_unlock(&shared.lock);
     return text_out[0] != '\0';
 }
 
@@ -147,9 +156,9 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
     vsnprintf(said, sizeof said, fmt, args);
     va_end(args);
     escape(said, text, sizeof text);
-    if (level == ENI_LOG_ERROR) keep_error(text);
-    if (level <= log_state.level && log_state.sink != NULL)
-        log_state.sink(log_state.user, level, subsystem, text);
+    const log_output output = note(level, text);
+    if (level <= log_state.level && output.sink != NULL)
+        output.sink(output.user, level, subsystem, text);
     else if (level <= log_state.level)
         write_line(level, subsystem, text);
     errno = cause;

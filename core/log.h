@@ -5,7 +5,8 @@
  * Levels: error (this run cannot go on), warn (odd, goes on), info (a few lines per run), debug (per
  * connection or epoch), trace (per message). Texts are lower case, name the exact cause, and carry no '='.
  * The subsystem is the noun of the file that logs; it is shown from level debug on. All calls are thread-safe and may
- * come from any thread; the setters are for main, before the first thread starts. */
+ * come from any thread, except the setters of level, speaker and launcher: those are for main, before the first thread
+ * starts. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 
@@ -19,7 +20,8 @@ enum { ENI_LOG_ERROR, ENI_LOG_WARN, ENI_LOG_INFO, ENI_LOG_DEBUG, ENI_LOG_TRACE }
 
 typedef void (*eni_log_sink)(void *user, int level, const char *subsystem, const char *text);
 
-/* Replaces the sink (NULL: stderr). The texts passed are valid during the call only. */
+/* Replaces the sink (NULL: stderr); any thread, and another may be in the old one still. The texts passed are valid during
+ * the call only. */
 void eni_log_set_sink(eni_log_sink sink, void *user);
 
 /* Lines above `level` are dropped. Default: ENI_LOG_INFO. */

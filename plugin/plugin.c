@@ -2,6 +2,7 @@
 #include "plugin/plugin.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "core/log.h"
@@ -109,7 +110,7 @@ static const void *complete(const eni_plugin_kind *kind, const table_head *table
         struct completed *before; /* keeps all copies reachable */
         table_head table;         /* and the rest of the table */
     } completed;
-    static completed *last;
+    static _Atomic(completed *) last; /* runs of entrain/sim.h may open in several threads */
     const void *next = eni_plugin_next(kind, table), *after = next != NULL ? complete(kind, next) : NULL;
     if (table->size >= kind->size && after == next) return table;
     completed *c = next == NULL || after != NULL ? eni_alloc(sizeof *c + kind->size) : NULL;
@@ -117,8 +118,7 @@ static const void *complete(const eni_plugin_kind *kind, const table_head *table
     memcpy(&c->table, table, table->size < kind->size ? table->size : kind->size);
     if (next != NULL) memcpy((char *)&c->table + kind->next, &after, sizeof after);
     c->table.size = kind->size;
-    c->before = last;
-    last = c;
+    c->before = atomic_exchange(&last, c);
     return &c->table;
 }
 

@@ -62,13 +62,17 @@ static bool read_law(const char *text, eni_law *law_out)
     return false;
 }
 
-/* "0-3" or "4". */
-static bool read_ranks(const char *text, int32_t *lo_out, int32_t *hi_out)
+/* "0-3" or "4", which is cut up. */
+static bool read_ranks(char *text, int32_t *lo_out, int32_t *hi_out)
 {
-    char end;
-    const int n = sscanf(text, "%d-%d%c", lo_out, hi_out, &end);
-    if (n == 1 && strchr(text, '-') == NULL) *hi_out = *lo_out;
-    return (n == 2 || (n == 1 && strchr(text, '-') == NULL)) && *lo_out >= 0 && *hi_out >= *lo_out;
+    int64_t lo, hi;
+    char *dash = strchr(text, '-');
+    if (dash != NULL) *dash++ = '\0';
+    if (!eni_parse_i64(text, &lo) || !eni_parse_i64(dash != NULL ? dash : text, &hi)) return false;
+    if (lo < 0 || hi < lo || hi > INT32_MAX) return false;
+    *lo_out = (int32_t)lo;
+    *hi_out = (int32_t)hi;
+    return true;
 }
 
 /* Calls take(user, lo, hi, law) for each part; lo -1: all ranks. NULL, or the expected form. */

@@ -1,11 +1,13 @@
 /* api.c - entrain/sim.h: a gradient of the caller's in virtual time.
  *
  * The virtual host keeps each parameter on a line of its own, the caller's vector is contiguous: both are copied into each
- * other around a callback. So a callback can write into nothing but its own buffer, and a canary behind that shows it. */
+ * other around a callback. So a callback can write into nothing but its own buffer. A canary in that and behind it shows
+ * what the callback has left out, and what it wrote beyond. */
 #include "entrain/sim.h"
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <locale.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,8 +20,9 @@
 #include "core/try.h"
 #include "virtual/simulation.h"
 
-enum { CANARY = 16 };                            /* floats */
-static const uint32_t CANARY_BITS = 0x7fc0ca4eu; /* a NaN that nobody computes */
+enum { CANARY = 16 };                                  /* floats */
+static const uint64_t SAMPLES_MAX = UINT64_C(1) << 31; /* so that those of a run can be counted */
+static const uint32_t CANARY_BITS = 0x7fc0ca4eu;       /* a NaN that nobody computes */
 
 struct en_sim {
     en_sim_problem given;
@@ -57,24 +60,37 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return sim->given.samples;
 }
 
+/* Also of a sum with it: that keeps the bits of a NaN. */
+static bool is_canary(const float *value)
+{
+    return memcmp(value, &CANARY_BITS, sizeof CANARY_BITS) == 0;
+}
+
 static en_status check_gradient(const en_sim *sim, int rank, uint64_t micro_batch)
 {
     const uint64_t count = sim->given.count;
     for (int i = 0; i < CANARY; i++)
-        if (memcmp(&sim->grad[count + (uint64_t)i], &CANARY_BITS, sizeof CANARY_BITS) != 0)
+        if (!is_canary(&sim->grad[count + (uint64_t)i]))
             return eni_fail(
                 EN_EBUG, "sim",
                 "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
                 "micro-batch %llu)",
                 (unsigned long long)(count + (uint64_t)i), (unsigned long long)count, rank,
                 (unsigned long long)micro_batch);
-    for (uint64_t i = 0; i < count; i++)
-        if (!isfinite(sim->grad[i]))
+    for (uint64_t i = 0; i < count; i++) {
+        if (isfinite(sim->grad[i])) continue;
+        if (is_canary(&sim->grad[i]))
             return eni_fail(
-                EN_ENONFINITE, "sim",
-                "the gradient of rank %d has %g as element %llu (micro-batch %llu): lower lr, or clip "
-                "it in the callback",
-                rank, (double)sim->grad[i], (unsigned long long)i, (unsigned long long)micro_batch);
+                EN_EBUG, "sim",
+                "the gradient callback left element %llu as it was: it has to overwrite all %llu (rank %d, "
+                "micro-batch %llu)",
+                (unsigned long long)i, (unsigned long long)count, rank, (unsigned long long)micro_batch);
+        return eni_fail(
+            EN_ENONFINITE, "sim",
+            "the gradient of rank %d has %g as element %llu (micro-batch %llu): lower lr, or clip "
+            "it in the callback",
+            rank, (double)sim->grad[i], (unsigned long long)i, (unsigned long long)micro_batch);
+    }
     return EN_OK;
 }
 
@@ -82,8 +98,8 @@ static en_status gradient(void *user, int rank, uint64_t micro_batch, const floa
 {
     en_sim *sim = user;
     gather(sim, param, sim->param);
-    for (int i = 0; i < CANARY; i++)
-        memcpy(&sim->grad[sim->given.count + (uint64_t)i], &CANARY_BITS, sizeof CANARY_BITS);
+    for (uint64_t i = 0; i < sim->given.count + CANARY; i++)
+        memcpy(&sim->grad[i], &CANARY_BITS, sizeof CANARY_BITS);
     const en_status st = sim->given.grad(sim->given.user, rank, micro_batch, sim->param, sim->grad);
     if (st != EN_OK)
         return eni_fail(st, "sim", "the gradient callback failed (rank %d, micro-batch %llu): %s", rank,
@@ -106,18 +122,31 @@ static en_status evaluate(void *user, uint64_t nsamples, int64_t virtual_ns, con
 
 /* ---- open ---- */
 
+/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left. */
+static const size_t FIRST_PROBLEM = offsetof(en_sim_problem, user) + sizeof(void *);
+static const size_t FIRST_OPTIONS = offsetof(en_sim_options, log_user) + sizeof(void *);
+
+static en_status check_options(const en_sim_options *o)
+{
+    if (o == NULL || o->size >= FIRST_OPTIONS) return EN_OK;
+    return eni_fail(EN_EINVAL, "sim", "the options have size %u: set it to sizeof(en_sim_options)", o->size);
+}
+
 static en_status check_problem(const en_sim_problem *p)
 {
     uint64_t sum = 0;
     if (p->abi != EN_SIM_ABI)
         return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: compile it again",
                         p->abi, EN_SIM_ABI);
-    if (p->size < sizeof *p || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL ||
+    if (p->size < FIRST_PROBLEM || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL ||
         p->grad == NULL)
         return eni_fail(
             EN_EINVAL, "sim",
             "the problem needs size, init, grad and a count from 1 to 2^40; it has size %u, count %llu",
             p->size, (unsigned long long)p->count);
+    if (p->samples > SAMPLES_MAX)
+        return eni_fail(EN_EINVAL, "sim", "a micro-batch has %llu samples: give at most %llu",
+                        (unsigned long long)p->samples, (unsigned long long)SAMPLES_MAX);
     for (uint32_t t = 0; p->tensors != NULL && t < p->ntensors; t++) {
         if (p->tensors[t] == 0 || p->tensors[t] > p->count - sum)
             return eni_fail(EN_EINVAL, "sim",
@@ -167,7 +196,8 @@ static en_status find_plugins(char path_out[PATH_MAX])
                                          "../../libexec/entrain/plugins"};
     Dl_info info;
     char dir[PATH_MAX] = "";
-    if (dladdr((void *)(uintptr_t)en_sim_open, &info) != 0 && info.dli_fname != NULL)
+    /* Of a function that is not exported: the address of an exported one may lie in the program. */
+    if (dladdr((void *)(uintptr_t)find_plugins, &info) != 0 && info.dli_fname != NULL)
         snprintf(dir, sizeof dir, "%s", info.dli_fname);
     char *slash = strrchr(dir, '/');
     if (slash != NULL) *slash = 0;
@@ -203,7 +233,7 @@ static en_status take_setting(eni_config *config, const char *text)
                     text, key);
 }
 
-static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)
+static en_status read_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)
 {
     eni_config config;
     char found[PATH_MAX];
@@ -211,10 +241,24 @@ static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, 
     EN_TRY(eni_config_init(ENI_SIM, &config));
     en_status st = EN_OK;
     for (size_t i = 0; i < n && st == EN_OK; i++)
-        st = take_setting(&config, settings[i]);
+        st = settings[i] != NULL
+                 ? take_setting(&config, settings[i])
+                 : eni_fail(EN_EINVAL, "sim", "setting %zu is NULL: nsettings (%zu) counts the texts", i, n);
     if (st == EN_OK) st = eni_config_resolve(&config);
     if (st == EN_OK) st = eni_virtual_open(&config, plugins != NULL ? plugins : found, &sim->setup);
     eni_config_fini(&config);
+    return st;
+}
+
+/* Numbers have a point in every locale of the program. */
+static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)
+{
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0) return eni_fail(EN_ENOMEM, "sim", "out of memory");
+    const locale_t given = uselocale(plain);
+    const en_status st = read_setup(sim, settings, n, plugins);
+    uselocale(given);
+    freelocale(plain);
     return st;
 }
 
@@ -222,11 +266,12 @@ en_status en_sim_open(const en_sim_problem *problem, const char *const *settings
                       const en_sim_options *options, en_sim **sim_out)
 {
     *sim_out = NULL;
+    EN_TRY(check_options(options));
     if (options != NULL && options->log != NULL) eni_log_set_sink(options->log, options->log_user);
     EN_TRY(check_problem(problem));
     en_sim *sim = eni_alloc(sizeof *sim);
     if (sim == NULL) return EN_ENOMEM;
-    sim->given = *problem;
+    memcpy(&sim->given, problem, problem->size < sizeof sim->given ? problem->size : sizeof sim->given);
     if (sim->given.samples == 0) sim->given.samples = 1;
     en_status st = open_problem(sim);
     if (st == EN_OK) st = open_setup(sim, settings, nsettings, options != NULL ? options->plugins : NULL);
@@ -305,7 +350,7 @@ const en_sim_result *en_sim_result_of(const en_sim *sim)
 
 void en_sim_why(char *text_out, size_t bytes)
 {
-    (void)eni_log_last_error(text_out, bytes);
+    if (bytes > 0) (void)eni_log_last_error(text_out, bytes);
 }
 
 void en_sim_close(en_sim *sim)

@@ -76,6 +76,8 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
         else
             st = add_time(t, ns);
     }
+    if (st == EN_OK && ferror(file))
+        st = eni_fail(EN_EIO, "sim", "--compute: cannot read %s: %s", path, strerror(errno));
     fclose(file);
     return st;
 }

@@ -13,10 +13,11 @@
  * docs/virtual-time.md explains it by examples; `entrain sim --help=all` lists the settings.
  *
  * Threads: a run belongs to one thread, which also makes the callbacks; several runs may go on in several
- * threads. No thread, process, signal handler or file outlives a call.
+ * threads. No thread, process, signal handler or file outlives a call. A callback returns (no longjmp, no exception of
+ * C++); it may open and run others, but not close its own run.
  *
- * Errors: a call that fails has logged one sentence, which en_sim_why repeats. Log lines go to `log`, else
- * to stderr.
+ * Errors: a call that fails has logged one sentence, on its thread, which en_sim_why repeats: with runs in several
+ * threads, that of the last one. Log lines go to `log`, else to stderr.
  *
  * Growth: `abi` is the major version, `size` the minor; structs only grow at their end, and zero always means
  * the default. Set a whole struct to zero first, then what you need. */
@@ -47,13 +48,13 @@ typedef struct en_sim_problem {
 
     uint64_t count;    /* weights, in one vector; at least 1 */
     const float *init; /* (count) initial weights of all ranks */
-    uint64_t samples;  /* of each micro-batch; 0: 1 */
+    uint64_t samples;  /* of each micro-batch, at most 2^31; 0: 1 */
     /* (ntensors) sizes of the parameters, in order; they sum to count. Buckets end at their edges, as PyTorch's do.
      * NULL: one parameter. */
     const uint64_t *tensors;
     uint32_t ntensors;
 
-    /* Overwrites grad (count) with the gradient of the mean loss over a micro-batch at param (count). It must be
+    /* Overwrites all of grad (count) with the gradient of the mean loss over a micro-batch at param (count). It must be
      * a function of (micro_batch, param) alone; `rank` is the rank that computes. Anything but EN_OK ends the run with
      * that status. */
     en_status (*grad)(void *user, int32_t rank, uint64_t micro_batch, const float *param, float *grad);
@@ -75,7 +76,8 @@ typedef struct en_sim_options {
     const char *plugins;
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
-     * level 0 error .. 4 trace; `text` is valid during the call. NULL: unchanged. */
+     * level 0 error .. 4 trace; `text` is valid during the call. log_user must live until another open names
+     * another log, or the process ends. NULL: unchanged. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
 } en_sim_options;
@@ -104,19 +106,22 @@ typedef struct en_sim_result {
 
 typedef struct en_sim en_sim;
 
-/* Reads the settings ("lr=0.1": a flag of `entrain sim` without its dashes; "nesterov" alone: on) and finds the
- * strategy. Settings that belong to the command (json, events, storm, config ..) are refused.
+/* Reads the settings ("lr=0.1": a flag of `entrain sim` without its dashes; of one given twice the last holds, but
+ * straggler, join and leave add up) and finds the strategy. Settings that belong to the command (json, events, storm,
+ * config ..) are refused.
  *
  * Success: *sim_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi.
- * EN_EINVAL: a setting, with the nearest one named, or the problem. EN_ENOENT: no such strategy, or no folder of
- * strategies. EN_ENOMEM. */
+ * EN_EINVAL: a setting, with the nearest one named, the problem or the options. EN_ENOENT: no such strategy, no folder of
+ * strategies, or no file or run that `compute` names; EN_EIO: it cannot be read. What a plugin that cannot be loaded
+ * comes to: EN_EVERSION, EN_EFORMAT, EN_EUNSUPPORTED. EN_ENOMEM. */
 EN_SIM_API en_status en_sim_open(const en_sim_problem *problem, const char *const *settings, size_t nsettings,
                                  const en_sim_options *options, en_sim **sim_out);
 
 /* Runs it, once: blocks for as long as the callbacks take. EN_OK; what a callback returned; EN_ENONFINITE: a
  * gradient has a value that is not finite (rank, micro-batch and element are logged); EN_EBUG: the callback wrote
- * beyond its gradient, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each other in a deadlock
- * (logged with what each waits for); EN_EINVAL: run twice, or the strategy cannot run with these settings. */
+ * beyond its gradient or did not write all of it, or the strategy broke its contract; EN_ETIMEOUT: ranks wait for each
+ * other in a deadlock (logged with what each waits for), or 100 million events brought no gradient; EN_EINVAL: run twice,
+ * the strategy cannot run with these settings, or 36 years of virtual time have passed; EN_ENOMEM. */
 EN_SIM_API en_status en_sim_run(en_sim *sim);
 
 /* After a run that ended with EN_OK, else NULL. Valid until en_sim_close. */

@@ -1,17 +1,19 @@
 """entrain: your own gradient under any strategy, on as many simulated workers as you like, in virtual time.
 
     import entrain
-    run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, compute="exp:10ms")
+    run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, compute="lognormal:10ms,0.5")
     run.weights, run.seconds, run.staleness_mean, run.curve
 
 grad(param, micro_batch, rank) returns the gradient of the mean loss over that micro-batch; numpy alone is needed, and
-libentrain.so, which is looked for in $ENTRAIN_LIBRARY, in the checkout or prefix of this file, and among the system's libraries.
+libentrain.so: the one that $ENTRAIN_LIBRARY names, else that of the checkout or prefix of this file, or the system's.
 docs/virtual-time.md explains it by examples.
 """
 import ctypes
 import ctypes.util
 import os
 import pathlib
+import signal
+import threading
 
 import numpy as np
 
@@ -44,30 +46,74 @@ class _Result(ctypes.Structure):
                 ("theory_received", ctypes.c_double), ("has_equal_ranks", ctypes.c_int32)]
 
 
+def _places():
+    parents = list(pathlib.Path(__file__).resolve().parents)
+    for top in parents[2:3]:  # a checkout
+        yield top / "build" / "libentrain.so"
+    for prefix in parents[4:6]:  # share/doc/entrain/python/entrain of `make install`, or a site-packages
+        yield from [*prefix.glob("lib*/libentrain.so.0"), *prefix.glob("lib/*/libentrain.so.0")]
+    yield ctypes.util.find_library("entrain")
+
+
 def _load():
-    names = [os.environ.get("ENTRAIN_LIBRARY")]
-    for parent in pathlib.Path(__file__).resolve().parents:  # a checkout, or where `make install` has put this file
-        names += [parent / "build" / "libentrain.so", *parent.glob("lib*/libentrain.so.0"), *parent.glob("lib/*/libentrain.so.0")]
-    for name in filter(None, [*names, ctypes.util.find_library("entrain")]):
+    named, causes = os.environ.get("ENTRAIN_LIBRARY"), []
+    for name in [named] if named else filter(None, _places()):
         try:
             library = ctypes.CDLL(str(name))
-        except OSError:
+        except OSError as cause:
+            causes.append(str(cause))
             continue
         library.en_sim_result_of.restype = ctypes.POINTER(_Result)
         library.en_sim_result_of.argtypes = library.en_sim_run.argtypes = library.en_sim_close.argtypes = [ctypes.c_void_p]
         library.en_sim_close.restype = None
         return library
-    raise ImportError("libentrain.so was not found: build it with make, or name it in the variable ENTRAIN_LIBRARY")
+    raise ImportError("libentrain.so was not found: build it with make, or name it in the variable ENTRAIN_LIBRARY"
+                      f" ({'; '.join(causes)})")
 
 
 _library = None
-_log = _Options.LOG(lambda user, level, subsystem, text: None)  # sentences become exceptions; kept: the library keeps its address
+class _Said(threading.local):
+    text = "out of memory"  # the one failure that may come without a sentence
 
 
-def _why():
-    text = ctypes.create_string_buffer(2048)
-    _library.en_sim_why(text, ctypes.c_size_t(len(text)))
-    return text.value.decode(errors="replace")
+_said = _Said()
+
+
+@_Options.LOG  # kept in the module: the library keeps its address
+def _log(user, level, subsystem, text):
+    if level == 0:  # becomes an exception of the thread whose run has failed
+        _said.text = text.decode(errors="replace")
+
+
+class _Signals:
+    """Handlers that raise, such as Ctrl-C's, during a run. Python calls a handler at the next bytecode: of a callback, before its
+    `try`, from where ctypes drops what is raised. There it is noted, and called within the `try`."""
+
+    def __init__(self):
+        self.handlers, self.noted, self.may_raise = {}, [], False
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():  # where Python calls them
+            self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+            self.handlers = {number: handler for number, handler in self.handlers.items() if callable(handler)}
+            for number in self.handlers:
+                signal.signal(number, self.handle)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        self.call_noted()
+
+    def handle(self, number, frame):
+        self.noted.append((number, frame))
+        if self.may_raise:
+            self.call_noted()
+
+    def call_noted(self):
+        while self.noted:
+            number, frame = self.noted.pop(0)
+            self.handlers[number](number, frame)
 
 
 class Simulation:
@@ -101,7 +147,7 @@ class Simulation:
 
 
 def _texts(settings):
-    """{"weight_decay": 0.1} -> ["weight-decay=0.1"]; True and False become on and off; a list gives a setting several times."""
+    """{"bucket_cap": 4096} -> ["bucket-cap=4096"]; True and False become on and off; a list gives a setting several times."""
     for key, value in settings.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             text = {True: "on", False: "off"}.get(one, one) if isinstance(one, bool) else one
@@ -112,28 +158,32 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     """Runs `strategy` on `workers` simulated workers and returns a Simulation.
 
     grad(param, micro_batch, rank)   the gradient of the mean loss over a micro-batch, as an array of init's size; it must
-                                     depend on (param, micro_batch) alone. param is read-only and valid during the call
+                                     depend on (param, micro_batch) alone. param is a read-only copy
     init                             initial weights, flattened to one vector of float32
     steps                            of all workers: steps x workers micro-batches are computed
     batch_size                       samples of a micro-batch
     tensors                          sizes of the parameters, in order: buckets end at their edges
     eval(param)                      called at the start, after each eval_every samples, and at the end: Simulation.curve
-    settings                         flags of `entrain sim`: lr, momentum, optimizer, seed, compute, straggler, net, shards, groups ..
+    settings                         flags of `entrain sim`: lr, momentum, optimizer, seed, compute, straggler, net, bucket_cap ..
 
     An exception in a callback ends the run and is raised. ValueError: a setting; its text names the nearest one.
     """
     global _library
     _library = _library or _load()
     w0 = np.ascontiguousarray(init, np.float32).ravel()
-    count, raised, curve = w0.size, [], []
+    count, raised, curve, signals = w0.size, [], [], _Signals()
     as_floats = ctypes.POINTER(ctypes.c_float)
 
     def guarded(call):
         def callback(*arguments):
             try:
+                signals.may_raise = True
+                signals.call_noted()
                 call(*arguments)
+                signals.may_raise = False
                 return 0
             except BaseException as error:  # KeyboardInterrupt too: the library knows nothing of it
+                signals.may_raise = False
                 raised.append(error)
                 return 1
         return callback
@@ -142,7 +192,7 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
         return np.ctypeslib.as_array(pointer, (count,))
 
     def compute(user, rank, micro_batch, param, out):
-        seen = view(param)
+        seen = view(param).copy()  # may be kept
         seen.flags.writeable = False
         g = np.asarray(grad(seen, micro_batch, rank), np.float32).ravel()
         if g.size != count:
@@ -158,18 +208,19 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
                        grad=_Problem.GRAD(guarded(compute)), eval=_Problem.EVAL(guarded(evaluate)) if eval else _Problem.EVAL(),
                        eval_every=eval_every)
     plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
-    options = _Options(size=ctypes.sizeof(_Options), plugins=plugins.encode() if plugins else None, log=_log)
+    options = _Options(size=ctypes.sizeof(_Options), plugins=os.fsencode(plugins) if plugins else None, log=_log)
     texts = [text.encode() for text in _texts(dict(settings, workers=workers, strategy=strategy, steps=steps))]
     sim = ctypes.c_void_p()
     if _library.en_sim_open(ctypes.byref(problem), (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts)),
                             ctypes.byref(options), ctypes.byref(sim)):
-        raise ValueError(_why())
+        raise ValueError(_said.text)
     try:
-        status = _library.en_sim_run(sim)
+        with signals:
+            status = _library.en_sim_run(sim)
         if raised:
             raise raised[0]
         if status:
-            raise RuntimeError(_why())
+            raise RuntimeError(_said.text)
         return Simulation(_library.en_sim_result_of(sim).contents, count, curve)
     finally:
         _library.en_sim_close(sim)

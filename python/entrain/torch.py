@@ -41,7 +41,7 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
         if pair:
             return pair[0][index], pair[1][index]
         items = [dataset[int(i)] for i in index]
-        return torch.stack([torch.as_tensor(x) for x, _ in items]), torch.as_tensor([y for _, y in items])
+        return torch.stack([torch.as_tensor(x) for x, _ in items]), torch.stack([torch.as_tensor(y) for _, y in items])
 
     def put(param):
         with torch.no_grad():

@@ -128,10 +128,10 @@ static void begin(eni_sim *sim, eni_collective *c)
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
-    const int64_t from = *free_ns > sim->queue.now_ns ? *free_ns : sim->queue.now_ns;
-    *free_ns = from + eni_network_hops(&sim->network, hops, piece);
     sim->in_flight++;
-    eni_sim_post(sim, *free_ns, complete, c);
+    eni_sim_post(sim,
+                 eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_network_hops(&sim->network, hops, piece)),
+                 complete, c);
 }
 
 /* The ranks of a group: its index in group_free_ns, the lowest, their number; this rank's position. */

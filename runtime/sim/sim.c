@@ -15,7 +15,7 @@
 enum {
     STACK_BYTES = 256 * 1024, /* committed as touched; a hook that logs needs some KB of it */
     DEFAULT_CAP = 25 << 20,   /* as --bucket-cap-mb */
-    DEFAULT_MAX_EVENTS = 100000000
+    STUCK_EVENTS = 100000000  /* that bring no gradient */
 };
 
 /* ---- set-up -------------------------------------------------------------------------------------------- */
@@ -69,7 +69,6 @@ static eni_sim_config resolve(const eni_sim_config *given)
     if (c.local_size == 0) c.local_size = c.nranks;
     if (c.accumulate == 0) c.accumulate = 1;
     if (c.bucket_cap_bytes == 0) c.bucket_cap_bytes = DEFAULT_CAP;
-    if (c.max_events == 0) c.max_events = DEFAULT_MAX_EVENTS;
     if (c.optimizer == NULL) c.optimizer = eni_optimizer_find("sgd");
     return c;
 }
@@ -306,21 +305,34 @@ static void name_the_stuck(eni_sim *sim)
     }
 }
 
+static en_status too_late(const eni_sim *sim)
+{
+    return eni_fail(EN_EINVAL, "sim",
+                    "%s: the run passes the end of virtual time, 36 years: give shorter times (--compute, "
+                    "--straggler, --net), or fewer steps",
+                    sim->config->strategy->name);
+}
+
 static en_status loop(eni_sim *sim)
 {
     eni_event_queue_entry entry;
-    uint64_t *events = &sim->result->events, due = sim->config->eval_every;
+    const uint64_t most = sim->config->max_events;
+    uint64_t *events = &sim->result->events, due = sim->config->eval_every, samples = 0, since = 0;
     eni_sim_fail(sim, evaluate(sim));
-    while (sim->status == EN_OK && !is_over(sim) && *events < sim->config->max_events &&
+    while (sim->status == EN_OK && !is_over(sim) && *events < (most > 0 ? most : since + STUCK_EVENTS) &&
            eni_event_queue_take(&sim->queue, &entry)) {
+        if (entry.at_ns >= ENI_VIRTUAL_END_NS) return too_late(sim);
         entry.happen(entry.user, entry.subject);
         (*events)++;
+        if (sim->gradients.samples != samples) since = *events;
+        samples = sim->gradients.samples;
         if (due == 0 || sim->gradients.samples < due || sim->status != EN_OK) continue;
-        while (due <= sim->gradients.samples)
-            due += sim->config->eval_every;
+        due += ((sim->gradients.samples - due) / sim->config->eval_every + 1) * sim->config->eval_every;
         eni_sim_fail(sim, evaluate(sim));
     }
-    if (sim->status != EN_OK && sim->status != EN_ETIMEOUT) return sim->status;
+    const bool has_limit =
+        sim->config->faults != NULL; /* of faults: EN_ETIMEOUT, and nothing has been said yet */
+    if (sim->status != EN_OK && !(has_limit && sim->status == EN_ETIMEOUT)) return sim->status;
     if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",

@@ -104,7 +104,7 @@ typedef struct eni_sim_config {
      * in then (INT64_MAX: at the end); rank 0 does neither. NULL: none does. Only for ranks that claim, with
      * a store on servers. */
     const int64_t *join_ns, *leave_ns; /* (nranks) */
-    uint64_t max_events;               /* a run that has not ended by then is stuck; 0: 100 million */
+    uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million without a gradient */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
     /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples

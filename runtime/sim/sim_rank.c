@@ -155,7 +155,7 @@ static int64_t compute_ns(const eni_sim_rank *rank)
     const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)r, rank->step};
     const eni_law *law = model->of_rank != NULL ? &model->of_rank[r] : &model->law;
     const double factor = model->factor != NULL ? model->factor[r] : 1;
-    return (int64_t)(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
+    return eni_virtual_span(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
 static void ask_for_gradient(eni_sim_rank *rank)

@@ -65,7 +65,7 @@ bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_o
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes)
 {
-    network->latency_ns = model->latency_ns;
+    network->latency_ns = model->latency_ns < ENI_VIRTUAL_END_NS ? model->latency_ns : ENI_VIRTUAL_END_NS;
     network->ns_per_byte = model->bytes_per_s > 0 ? 1e9 / model->bytes_per_s : 0;
     network->out_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->out_free_ns);
     network->in_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->in_free_ns);
@@ -81,15 +81,13 @@ void eni_network_fini(eni_network *network)
 
 static int64_t cost(const eni_network *network, uint64_t bytes)
 {
-    return (int64_t)(network->ns_per_byte * (double)bytes);
+    return eni_virtual_span(network->ns_per_byte * (double)bytes);
 }
 
 /* Reserves a link for `bytes` behind what it carries already; returns when the last byte has passed. */
 static int64_t reserve(const eni_network *network, int64_t *free_ns, int64_t now_ns, uint64_t bytes)
 {
-    const int64_t begin = *free_ns > now_ns ? *free_ns : now_ns;
-    *free_ns = begin + cost(network, bytes);
-    return *free_ns;
+    return eni_virtual_occupy(free_ns, now_ns, cost(network, bytes));
 }
 
 int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes)
@@ -107,5 +105,5 @@ int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, i
 
 int64_t eni_network_hops(const eni_network *network, uint64_t hops, double bytes)
 {
-    return (int64_t)((double)hops * ((double)network->latency_ns + bytes * network->ns_per_byte));
+    return eni_virtual_span((double)hops * ((double)network->latency_ns + bytes * network->ns_per_byte));
 }

@@ -19,6 +19,24 @@
 
 #include "runtime/sim/sim.h"
 
+/* 36 years: no span of time is longer, and a run whose clock passes it ends (sim.c). So sums of times, of which laws and
+ * files may name any, stay within an int64_t. */
+#define ENI_VIRTUAL_END_NS (INT64_C(1) << 60)
+
+/* A span of this many ns; the longest where it is longer, or no number. */
+static inline int64_t eni_virtual_span(double ns)
+{
+    return ns < (double)ENI_VIRTUAL_END_NS ? (int64_t)ns : ENI_VIRTUAL_END_NS;
+}
+
+/* Occupies a link from now on, or from when it is idle: returns when it is idle again. */
+static inline int64_t eni_virtual_occupy(int64_t *free_ns, int64_t now_ns, int64_t span_ns)
+{
+    const int64_t begin = *free_ns > now_ns ? *free_ns : now_ns;
+    *free_ns = begin < 2 * ENI_VIRTUAL_END_NS ? begin + span_ns : begin;
+    return *free_ns;
+}
+
 typedef struct eni_event_queue_entry {
     int64_t at_ns;
     uint64_t seq; /* 1, 2, .. in the order of post */

@@ -90,7 +90,14 @@ static void other_texts_are_refused(void **state)
                                         "-1=exp:1ms",
                                         "1-=exp:1ms",
                                         "0=exp:1ms;",
-                                        "a=exp:1ms"};
+                                        "a=exp:1ms",
+                                        "0a=exp:1ms",
+                                        "0.5=exp:1ms",
+                                        "1,2=exp:1ms",
+                                        " 1=exp:1ms",
+                                        "0- 1=exp:1ms",
+                                        "1--2=exp:1ms",
+                                        "4294967296=exp:1ms"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (eni_law_check(texts[i]) == NULL && i != 5) fail_msg("\"%s\" is taken", texts[i]);
     eni_law laws[4];

@@ -4,6 +4,7 @@
 #include "entrain/sim.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +78,11 @@ static en_status open_with(trial *t, const en_sim_problem *problem, const char *
     snprintf(text, sizeof text, "%s", settings);
     for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
         list[n++] = word;
-    return en_sim_open(problem, list, n, &options, sim_out);
+    /* Through a pointer: in a program without PIE (CMakeLists.txt) the function's address then lies in the program, and the
+     * library finds its strategies all the same. */
+    en_status (*volatile open)(const en_sim_problem *, const char *const *, size_t, const en_sim_options *,
+                               en_sim **) = en_sim_open;
+    return open(problem, list, n, &options, sim_out);
 }
 
 /* The final weights; the log's hash in log_out. */
@@ -173,6 +178,12 @@ static void refuse(float *grad, en_status *st)
     *st = EN_EIO;
 }
 
+static void be_late(float *grad, en_status *st)
+{
+    (void)grad;
+    *st = EN_ETIMEOUT;
+}
+
 static void a_callback_that_fails_ends_the_run(void **state)
 {
     (void)state;
@@ -182,7 +193,8 @@ static void a_callback_that_fails_ends_the_run(void **state)
         const char *words[2];
     } cases[] = {{write_nan, EN_ENONFINITE, {"nan", "3"}},
                  {write_beyond, EN_EBUG, {"element 40", "5"}},
-                 {refuse, EN_EIO, {"micro-batch 5", "rank"}}};
+                 {refuse, EN_EIO, {"micro-batch 5", "rank"}},
+                 {be_late, EN_ETIMEOUT, {"micro-batch 5", "callback"}}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trial t = {.breaks_at = 5, .breaks = cases[i].breaks};
         const en_sim_problem problem = problem_of(&t);
@@ -197,6 +209,97 @@ static void a_callback_that_fails_ends_the_run(void **state)
         for (int k = 0; k < 2; k++)
             if (strstr(why, cases[i].words[k]) == NULL) fail_msg("\"%s\" lacks %s", why, cases[i].words[k]);
         en_sim_close(sim);
+    }
+}
+
+static en_status write_half(void *user, int32_t rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    (void)user, (void)rank, (void)micro_batch;
+    for (int i = 0; i < COUNT / 2; i++)
+        grad[i] = param[i] - 1;
+    return EN_OK;
+}
+
+static en_status add_up(void *user, int32_t rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    (void)user, (void)rank, (void)micro_batch;
+    for (int i = 0; i < COUNT; i++)
+        grad[i] += param[i] - 1;
+    return EN_OK;
+}
+
+static void a_gradient_is_overwritten_as_a_whole(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        trial t = {.breaks_at = -1};
+        en_sim_problem problem = problem_of(&t);
+        en_sim *sim;
+        problem.grad = i == 0 ? write_half : add_up;
+        assert_int_equal(open_with(&t, &problem, "workers=2 steps=3", &sim), EN_OK);
+        assert_int_equal(en_sim_run(sim), EN_EBUG);
+        if (strstr(t.said, i == 0 ? "element 20" : "element 0") == NULL) fail_msg("\"%s\"", t.said);
+        en_sim_close(sim);
+    }
+}
+
+/* Times of any length and many samples: the clock and the counts do not wrap. */
+static void large_numbers_do_not_wrap(void **state)
+{
+    (void)state;
+    static const char *const too_long[] = {
+        "compute=fixed:2500000h", "strategy=ps-async compute=exp:2500000h straggler=1:1000",
+        "net=delay:2500000h", "strategy=ps-async net=rate:1B,delay:2500000h"};
+    for (size_t i = 0; i < sizeof too_long / sizeof *too_long; i++) {
+        trial t = {.breaks_at = -1};
+        const en_sim_problem problem = problem_of(&t);
+        en_sim *sim;
+        assert_int_equal(open_with(&t, &problem, too_long[i], &sim), EN_OK);
+        if (en_sim_run(sim) != EN_EINVAL || strstr(t.said, "36 years") == NULL)
+            fail_msg("%s: \"%s\"", too_long[i], t.said);
+        en_sim_close(sim);
+    }
+    trial t = {.breaks_at = -1};
+    en_sim_problem problem = problem_of(&t);
+    en_sim *sim;
+    problem.samples = UINT64_C(1) << 31;
+    problem.eval_every = 3;
+    assert_int_equal(open_with(&t, &problem, "workers=2 steps=10", &sim), EN_OK);
+    assert_int_equal(en_sim_run(sim), EN_OK);
+    assert_true(en_sim_result_of(sim)->samples == 20 * problem.samples && t.nevals == 22);
+    en_sim_close(sim);
+}
+
+static void *run_many(void *user)
+{
+    float(*weights)[COUNT] = user;
+    for (int i = 0; i < 20; i++) {
+        trial t = {.breaks_at = -1};
+        const en_sim_problem problem = problem_of(&t);
+        en_sim *sim;
+        if (open_with(&t, &problem, "strategy=ssp:bound=1 workers=3 steps=20 compute=exp:1ms", &sim) != EN_OK)
+            return "open";
+        if (en_sim_run(sim) != EN_OK) return "run";
+        memcpy(*weights, en_sim_result_of(sim)->weights, sizeof *weights);
+        en_sim_close(sim);
+    }
+    return NULL;
+}
+
+static void runs_go_on_in_several_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    pthread_t thread[THREADS];
+    float weights[THREADS + 1][COUNT];
+    assert_null(run_many(weights[THREADS]));
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, run_many, weights[i]), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *failed;
+        pthread_join(thread[i], &failed);
+        if (failed != NULL) fail_msg("%s", (const char *)failed);
+        assert_memory_equal(weights[i], weights[THREADS], sizeof weights[i]);
     }
 }
 
@@ -217,6 +320,8 @@ static void what_cannot_be_is_refused(void **state)
                  {"compute=exp:0.1", EN_OK, ""},
                  {"compute=gauss:1ms", EN_EINVAL, "gauss:1ms"},
                  {"compute=5-9=exp:1ms", EN_EINVAL, "5-9=exp:1ms"},
+                 {"compute=0,1=exp:1ms", EN_EINVAL, "0,1=exp:1ms"},
+                 {"compute=/", EN_EIO, "directory"},
                  {"compute=from:/nowhere", EN_ENOENT, "/nowhere"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         trial t = {.breaks_at = -1};
@@ -239,6 +344,18 @@ static void what_cannot_be_is_refused(void **state)
     problem = problem_of(&t);
     problem.grad = NULL;
     assert_int_equal(open_with(&t, &problem, "", &sim), EN_EINVAL);
+    problem = problem_of(&t);
+    problem.samples = UINT64_MAX; /* -1 of somebody */
+    assert_int_equal(open_with(&t, &problem, "", &sim), EN_EINVAL);
+    problem = problem_of(&t);
+    const char *const none[] = {"lr=0.1", NULL};
+    assert_int_equal(en_sim_open(&problem, none, 2, NULL, &sim), EN_EINVAL);
+    const en_sim_options unsized = {.plugins = "plugins"};
+    assert_int_equal(en_sim_open(&problem, none, 1, &unsized, &sim), EN_EINVAL);
+    assert_null(sim);
+    char first = 'x';
+    en_sim_why(&first, 0);
+    assert_int_equal(first, 'x');
 }
 
 int main(void)
@@ -247,6 +364,9 @@ int main(void)
                                        cmocka_unit_test(a_run_is_a_function_of_its_settings),
                                        cmocka_unit_test(staleness_of_memoryless_workers),
                                        cmocka_unit_test(a_callback_that_fails_ends_the_run),
+                                       cmocka_unit_test(a_gradient_is_overwritten_as_a_whole),
+                                       cmocka_unit_test(large_numbers_do_not_wrap),
+                                       cmocka_unit_test(runs_go_on_in_several_threads),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

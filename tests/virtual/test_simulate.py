@@ -2,8 +2,13 @@
 """python/entrain on the libentrain.so of a build folder: test_simulate.py BUILD numpy|torch|examples. Exit 77: no numpy, no torch."""
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 
 try:
     import numpy as np
@@ -75,7 +80,82 @@ class Mlp:
         return grad
 
 
+def what_is_written_is_taken():
+    """The example of the module, and the settings of that of entrain/sim.h."""
+    example = re.search(r"run = (entrain\.simulate\(.*\))", entrain.__doc__).group(1).replace("steps=1000", "steps=10")
+    assert eval(example, {"entrain": entrain, "grad": quadratic, "w0": np.zeros(48)}).samples == 640
+    header = (TOP / "include/entrain/sim.h").read_text()
+    settings = dict(re.findall(r'"([a-z]+)=([^"]*)"', re.search(r"settings\[\] = {(.*)}", header).group(1)))
+    assert len(settings) > 3 and entrain.simulate(quadratic, np.zeros(48), **dict(settings, steps=10)).samples == 640
+
+
+def ctrl_c_ends_a_run():
+    """Also one that comes while the library computes, as it does here nearly always."""
+    mine, noted = signal.getsignal(signal.SIGINT), threading.Event()
+    for delay in 0.2, 0.3, 0.4:
+        timer = threading.Timer(delay, lambda: (noted.set(), os.kill(os.getpid(), signal.SIGINT)))
+        timer.start()
+        begin = time.monotonic()
+        raises(KeyboardInterrupt, [], lambda: entrain.simulate(lambda p, m, r: p, np.zeros(20000), workers=8, strategy="ps-async",
+                                                               steps=100000, bucket_cap=4096))
+        timer.join()
+        assert time.monotonic() - begin < 60 and signal.getsignal(signal.SIGINT) is mine
+
+
+def each_thread_has_its_own_sentence():
+    wrong = []
+
+    def fail(word):
+        for _ in range(100):
+            try:
+                entrain.simulate(quadratic, np.zeros(48), compute=word)
+            except ValueError as error:
+                if word not in str(error):
+                    wrong.append(str(error))
+
+    threads = [threading.Thread(target=fail, args=[f"law{i}:1ms"]) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+
+
+def weights_may_be_kept():
+    kept = []
+    entrain.simulate(lambda p, m, r: kept.append(p) or p - 1, np.zeros(3), workers=1, strategy="solo", lr=0.5, steps=3)
+    assert [w.tolist() for w in kept] == [[0] * 3, [0.5] * 3, [0.75] * 3]
+
+
+def the_named_library_is_taken_or_none():
+    env = dict(os.environ, ENTRAIN_LIBRARY="/nowhere/libentrain.so", PYTHONPATH=str(TOP / "python"))
+    code = "import entrain; entrain.simulate(lambda p, m, r: p, [1.0])"
+    done = subprocess.run([sys.executable, "-B", "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode != 0 and "/nowhere/libentrain.so" in done.stderr, done.stderr
+
+
+def numbers_have_points_in_every_locale():
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/de_DE.UTF-8"], capture_output=True)
+        except FileNotFoundError:
+            return
+        if not os.path.isdir(f"{folder}/de_DE.UTF-8"):  # this system has no sources of locales
+            return
+        env = dict(os.environ, LOCPATH=folder, PYTHONPATH=str(TOP / "python"))
+        code = ("import entrain, locale; locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8'); "
+                "print(entrain.simulate(lambda p, m, r: p, [1.0], lr=0.5, steps=1, workers=1, strategy='solo').weights[0] == 0.5)")
+        done = subprocess.run([sys.executable, "-B", "-c", code], env=env, capture_output=True, text=True)
+        assert done.stdout == "True\n", done.stderr
+
+
 def test_numpy():
+    numbers_have_points_in_every_locale()
+    what_is_written_is_taken()
+    ctrl_c_ends_a_run()
+    each_thread_has_its_own_sentence()
+    weights_may_be_kept()
+    the_named_library_is_taken_or_none()
     for w in 2, 3, 4:
         ring, server = (entrain.simulate(quadratic, np.zeros(48), workers=w, strategy=s, lr=0.1, steps=60, bucket_cap=64,
                                          tensors=[16, 16, 16]) for s in ("ring", "ps-sync"))
@@ -142,6 +222,8 @@ def test_torch():
                                  evaluate=evaluate, eval_every=1600)
     assert run.curve[-1][2] < 0.8 * run.curve[0][2] and evaluate(model) == run.curve[-1][2]
     assert run.samples == 6400
+    pairs = [(x[i], torch.stack([y[i], y[i]])) for i in range(len(y))]  # with vectors as targets
+    entrain.torch.simulate(model, lambda out, y: loss(out, y[:, 0]), pairs, batch_size=16, steps=2)
     raises(ValueError, ["batch_size"], lambda: entrain.torch.simulate(model, loss, (x, y), batch_size=1000))
 
 
