@@ -49,7 +49,7 @@ typedef struct en_sim_problem {
     const float *init; /* (count) initial weights of all ranks */
     uint64_t samples;  /* of each micro-batch; 0: 1 */
     const uint64_t
-        *tensors; /* (ntensors) weights of each parameter, in order; they sum up to count. Buckets end
+        *tensors; /* (ntensors) weights of each parameter, in order; they add up to count. Buckets end
                               * at their edges, as PyTorch's do. NULL: one parameter */
     uint32_t ntensors;
 
