@@ -93,7 +93,7 @@ static en_status check_folder_is_new(const comparison *c, const char *text, cons
         if (strcmp(name, other) != 0) continue;
         return eni_fail(EN_EINVAL, "compare",
                         "--arm=%s and %s would share the folders *-%s-*: give each arm once, or a distinct "
-                        "name, as --arm=b=ring",
+                        "name, such as --arm=b=ring",
                         text, c->label[i], name);
     }
     return EN_OK;
@@ -272,8 +272,8 @@ static en_status find_baseline(comparison *c)
     for (int i = 0; i < c->narms && text != NULL; i++)
         if (strcmp(c->label[i], text) == 0) c->baseline = (size_t)i;
     if (text == NULL || c->baseline != ENI_COMPARISONS_ALL) return EN_OK;
-    return eni_fail(EN_EINVAL, "compare", "--baseline: \"%s\" is not an arm: give the name of one, as %s",
-                    text, c->label[0]);
+    return eni_fail(EN_EINVAL, "compare",
+                    "--baseline: \"%s\" is not an arm: give the name of one, such as %s", text, c->label[0]);
 }
 
 /* Fixes and logs, before any result is known, which differences may be claimed. */

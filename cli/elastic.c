@@ -250,7 +250,7 @@ static en_status handle_loss(elastic *e, const eni_launch_outcome *outcome, int3
                                                           : WAIT_MS << shift;
     eni_worker_range_why(&e->range, left_after(e, &outcome->course), workers, uneven, sizeof uneven);
     eni_warn("launch",
-             "continuing in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
+             "resuming in %.1f s with %d worker%s (worker loss %lld of %lld%s) from the last checkpoint: %s",
              wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most,
              e->can_change ? uneven : "", place);
     return eni_signals_wait(e->context->signal_fd, wait_ms) ? EN_EINTR : EN_OK;

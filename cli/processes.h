@@ -22,7 +22,7 @@ typedef struct eni_processes {
     const char *who; /* the subsystem in messages */
     int n;           /* 1 .. ENI_PROCESSES_MAX */
     size_t shared_bytes;
-    /* its exit code: 0 is success, 2 wrong use, whose reason it has logged */
+    /* its exit code: 0: success; 2: wrong use, for a reason that it has logged */
     int (*main)(const eni_process *self);
     void *user;
     int signal_fd; /* SIGINT and SIGTERM, which end all processes; -1: none */

@@ -1,5 +1,5 @@
 /* scale.c - `entrain scale`: the same job at several numbers of workers, with a fixed global batch (strong scaling)
- * and with a fixed batch per worker (weak scaling). Every row is real runs, interleaved: other load on the machine
+ * and with a fixed batch per worker (weak scaling). Every row comes from real runs, interleaved: other load on the machine
  * affects all rows alike.
  *
  *     speed-up    rate / rate of the first row (Amdahl 1967 for strong, Gustafson 1988 for weak scaling)

@@ -246,9 +246,9 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
         if (failed == SHOWN) eni_log_set_level(-1); /* the rest are only counted */
     }
     printf("%s: %" PRId64 " seeds, %" PRId64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
-           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an earlier incarnation %" PRIu64
-           "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
-           ", ranks died %" PRIu64 "\n",
+           ", cut off %" PRIu64 ", duplicated %" PRIu64 ", late %" PRIu64
+           ", of an earlier incarnation %" PRIu64 "; resent %" PRIu64 ", replays %" PRIu64
+           "; states saved %" PRIu64 ", stores died %" PRIu64 ", ranks died %" PRIu64 "\n",
            c->strategy, c->storms, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped,
            f.cut, f.doubled, f.delayed, f.stale, f.resends, f.replays, f.saves, f.store_deaths,
            f.rank_deaths);

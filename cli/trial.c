@@ -31,8 +31,8 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
     *step_out = json_number_value(json_object_get(result, "global_batch_size")) / *samples_s_out;
     json_decref(result);
     if (*samples_s_out > 0) return EN_OK;
-    return eni_fail(EN_EINVAL, "trial",
-                    "%s says no samples per second: the run was too short; give more --steps", path);
+    return eni_fail(EN_EINVAL, "trial", "%s has no samples per second: the run was too short; raise --steps",
+                    path);
 }
 
 /* dir NULL: no folder. */

@@ -103,7 +103,7 @@ static en_status check_stages(const eni_config *c, const eni_device_list *list, 
     if (n == 0 && !list->is_all)
         return eni_config_refuse(
             "--parallel: \"%s\" splits the network, but the number of stages is missing; give "
-            "--stages=2, the devices, as --device=cpu:0,cpu:1, or --split=NAME,..",
+            "--stages=2, the devices, such as --device=cpu:0,cpu:1, or --split=NAME,..",
             parallel);
     if (list->n > 0 && list->n != n)
         return eni_config_refuse("--device: \"%s\" is %d device%s for %d stages; give one for each, or "
@@ -123,8 +123,8 @@ static en_status check_replicas(const eni_config *c, const eni_device_list *list
 {
     const int n = eni_config_ndevices(c);
     if (n == 0 && !eni_device_list_is_gpu(list))
-        return eni_config_refuse(
-            "--parallel: \"data\" needs several devices of this host; name them, as --device=cpu:0,cpu:1");
+        return eni_config_refuse("--parallel: \"data\" needs several devices of this host; name them, such "
+                                 "as --device=cpu:0,cpu:1");
     if (c->micro_batches > 0)
         return eni_config_refuse(
             "--micro-batches: \"%lld\" conflicts with --parallel=data, which already splits the batch "

@@ -16,13 +16,13 @@
 /* A key without a value may be a boolean option: the strategy knows. */
 static const char *check_strategy(const char *text)
 {
-    static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
+    static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., such as ssp:bound=3";
     const char *colon = text + eni_spec_head(text);
     if (colon == text || strcmp(colon, ":") == 0) return expected;
     const size_t name = strcspn(text, ",=");
     const bool is_path = memchr(text, '/', name) != NULL; /* paths may have commas */
     if (!is_path && name < (size_t)(colon - text))
-        return "NAME:KEY=VALUE,.. with a colon after the name, as ssp:bound=3";
+        return "NAME:KEY=VALUE,.. with a colon after the name, such as ssp:bound=3";
     for (const char *part = eni_spec_options(text); *part != '\0';) {
         size_t length = strcspn(part, ",");
         const char *mark = memchr(part, '=', length);
@@ -39,7 +39,7 @@ static const char *check_arm(const char *text)
     if (name > 0 &&
         (name > ENI_ARM_NAME ||
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
-        return "NAME=STRATEGY with a name of at most 40 letters, digits, '.', '_' and '-', as "
+        return "NAME=STRATEGY with a name of at most 40 letters, digits, '.', '_' and '-', such as "
                "tuned=ring:lr=0.1";
     return check_strategy(name > 0 ? text + name + 1 : text);
 }
@@ -47,7 +47,7 @@ static const char *check_arm(const char *text)
 static const char *check_name(const char *text)
 {
     if (strpbrk(text, ":=") == NULL) return NULL;
-    return "names only, as ring,ps-sync; use --arm=NAME:KEY=VALUE for options";
+    return "names only, such as ring,ps-sync; use --arm=NAME:KEY=VALUE for options";
 }
 
 static const char *check_device(const char *text)
@@ -78,14 +78,14 @@ static const char *check_split(const char *text)
 
 const char *eni_check_endpoint(const char *text)
 {
-    static const char expected[] = "tcp://HOST:PORT with a port of 0 to 65535, as tcp://127.0.0.1:5555";
+    static const char expected[] = "tcp://HOST:PORT with a port of 0 to 65535, such as tcp://127.0.0.1:5555";
     int64_t port;
     if (strncmp(text, "tcp://", 6) != 0) return expected;
     const char *host = text + 6, *colon = strrchr(host, ':');
     if (colon == NULL || colon == host || strcspn(host, " \t/") != strlen(host)) return expected;
     bool is_bracketed = host[0] == '[' && colon[-1] == ']' && colon - host > 2;
     if (!is_bracketed && memchr(host, ':', (size_t)(colon - host)) != NULL)
-        return "an IPv6 address in brackets, as tcp://[::1]:5555";
+        return "an IPv6 address in brackets, such as tcp://[::1]:5555";
     return colon[1] != '+' && eni_parse_i64(colon + 1, &port) && port >= 0 && port <= 65535 ? NULL : expected;
 }
 
@@ -95,7 +95,7 @@ static const char *check_rendezvous(const char *text)
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
     if (expected == NULL) return NULL;
-    return "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH on a shared disk, or env:// "
+    return "tcp://HOST:PORT (such as tcp://127.0.0.1:23456), file:///PATH on a shared disk, or env:// "
            "for MASTER_ADDR and MASTER_PORT";
 }
 
@@ -104,13 +104,13 @@ static const char *check_straggler(const char *text)
     int64_t rank;
     double factor;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
+    return "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
 }
 
 static const char *check_visit(const char *text)
 {
     int64_t rank, at_ns;
-    return eni_visit_parse(text, &rank, &at_ns) ? NULL : "RANK@TIME, with a rank of 1 or more, as 2@500ms";
+    return eni_visit_parse(text, &rank, &at_ns) ? NULL : "RANK@TIME with a rank above 0, such as 2@500ms";
 }
 
 static const char *check_bn_stats(const char *text)
@@ -132,7 +132,7 @@ static const char *check_net(const char *text)
     uint64_t rate;
     int64_t delay;
     if (eni_net_parse(text, &rate, &delay)) return NULL;
-    return "rate:RATE,delay:TIME, or either, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
+    return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
 
@@ -140,35 +140,35 @@ static const char *check_count(const char *text)
 {
     int64_t count;
     if (eni_parse_i64(text, &count) && count >= 1 && count <= 1024) return NULL;
-    return "whole numbers from 1 to 1024, as 1,2,4";
+    return "whole numbers from 1 to 1024, such as 1,2,4";
 }
 
 static const char *check_milestones(const char *text)
 {
     int64_t amounts[ENI_AMOUNTS_MAX];
     if (eni_parse_amounts(text, amounts) > 0) return NULL;
-    return "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
+    return "one to eight rising amounts above 0, such as 60epochs,80epochs or 600000,800000";
 }
 
 static const char *check_augment(const char *text)
 {
     eni_transform t;
     if (eni_augment_parse(text, &t)) return NULL;
-    return "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, as crop:32:4,flip";
+    return "none, crop:SIDE[:PAD], flip, or both, such as crop:32:4,flip; SIDE is 1 to 4096";
 }
 
 static const char *check_normalize(const char *text)
 {
     eni_transform t;
     if (eni_normalize_parse(text, &t)) return NULL;
-    return "MEAN:DEVIATION, or one of each per channel, with deviations above 0, as "
+    return "MEAN:DEVIATION, or one of each per channel, with deviations above 0, such as "
            "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
 }
 
 static const char *check_seed(const char *text)
 {
     int64_t seed;
-    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, as 1,2,3";
+    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, such as 1,2,3";
 }
 
 static const char *check_setting(const char *text)
@@ -186,7 +186,7 @@ static const char *check_primary(const char *text)
     char setting[32];
     int64_t a, b;
     if (eni_primary_parse(text, setting, &a, &b)) return NULL;
-    return "SETTING:ARM:ARM with two arms numbered from 1, as even:1:2";
+    return "SETTING:ARM:ARM with two arms numbered from 1, such as even:1:2";
 }
 
 static const char *check_elastic(const char *text)
@@ -194,7 +194,7 @@ static const char *check_elastic(const char *text)
     eni_worker_range elastic;
     const char *expected = eni_worker_range_read(text, &elastic);
     if (expected == NULL && elastic.batch > 0)
-        return "MIN..MAX, as 2..8; give the samples of a step by --global-batch-size";
+        return "MIN..MAX, such as 2..8; give the samples of a step by --global-batch-size";
     return expected;
 }
 
@@ -264,12 +264,12 @@ const eni_key eni_keys[] = {
 #define GROUP "training"
     TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, STUDY | FIRST,
          NULL,
-         "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
+         "how the workers stay in step: a name from `entrain strategies`, or ./mine.so:key=value"),
     TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E | V, MATCH | FIRST, NULL,
-         "the network: a name of `entrain models`"),
+         "the network: a name from `entrain models`"),
     TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E | V, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
-         "a name of `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files of MNIST or CIFAR"),
+         "a name from `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files in MNIST's or CIFAR's format"),
     TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | V | D, 0,
          "where the package installs it",
          "the folder that holds the named data set on this host"),
@@ -288,7 +288,7 @@ const eni_key eni_keys[] = {
     BOOL("nesterov", NULL, nesterov, "off", TRAIN | V, MATCH, NULL,
          "Nesterov's momentum"),
     REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH, "0; 0.01 for adamw",
-         "times the weights, added to the gradient; adamw: times rate and weights, subtracted from the weights"),
+         "this times the weights is added to the gradient; adamw: this times rate and weights is subtracted from the weights"),
     CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN | V, MATCH, NULL,
            "the tensors that --weight-decay applies to; weights: all except biases and norms (one dimension)"),
     REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN | V, MATCH, NULL,
@@ -298,17 +298,17 @@ const eni_key eni_keys[] = {
     REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
          "adam, adamw: added to the root of the mean square"),
     CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN | V, MATCH, NULL,
-           "the rate as a function of the samples applied; cosine, linear: to 0 at the run's end"),
+           "how the learning rate changes with the samples applied; cosine, linear: falls to 0 by the run's end"),
     AMOUNT("lr-warmup", lr_warmup, TRAIN | V, MATCH, NULL,
            "global samples over which the rate rises linearly from 0"),
     AMOUNT("lr-step", lr_step, TRAIN | V, MATCH, NULL,
-           "with --lr-schedule=step: global samples between two steps"),
+           "with --lr-schedule=step: global samples between two changes of the rate"),
     TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN | V, MATCH, "none",
-         "with --lr-schedule=multistep: global samples of each step, as 60epochs,80epochs (in an arm separated by +)"),
+         "with --lr-schedule=multistep: the global samples at which the rate changes, such as 60epochs,80epochs (separated by + in --arm)"),
     REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN | V, MATCH, NULL,
-         "with --lr-schedule=step, multistep: factor of the rate"),
+         "with --lr-schedule=step, multistep: the factor by which the rate is multiplied"),
     CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN | V, MATCH, NULL,
-           "multiplies the rate of synchronous strategies by the number of workers, or its root"),
+           "multiplies the rate of synchronous strategies by the number of workers, or by its square root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
     INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V, MATCH | STUDY | FIRST, NULL,
@@ -322,12 +322,12 @@ const eni_key eni_keys[] = {
         "--batch-size x workers",
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
-        "micro-batches per step of the strategy solo, as N workers would compute"),
+        "micro-batches per step with the strategy solo, as if N workers computed them"),
     INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH,
-        "1; for a pipeline four per stage",
+        "1; four per stage with a pipeline",
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
     TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
-        "running statistics that are evaluated and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
+        "which running statistics are evaluated and saved: rank 0's, the mean of all ranks', or new ones computed from the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
     INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN | V, MATCH | FIRST, "no limit",
@@ -343,9 +343,9 @@ const eni_key eni_keys[] = {
         "all",
         "use only this many of the first test samples"),
     BOOL("shuffle", NULL, shuffle, "on", TRAIN | V, MATCH, NULL,
-         "a new order every epoch; --no-shuffle keeps the file's"),
+         "train on samples in random order; --no-shuffle: in the order of the files"),
     BOOL("reshuffle", NULL, reshuffle, "on", TRAIN | V, MATCH, NULL,
-         "a new order in each epoch; --no-reshuffle: the first epoch's order in all"),
+         "draw a new random order for each epoch; --no-reshuffle: use the first epoch's in all of them"),
     BOOL("drop-last", NULL, drop_last, "off", TRAIN | V, MATCH, NULL,
          "skip samples that do not fill a global batch; off: the last step of an epoch is smaller"),
     INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E | V, MATCH, "as they are",
@@ -353,14 +353,14 @@ const eni_key eni_keys[] = {
     TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E | V, MATCH, NULL,
          "training images: PAD (0) black pixels around, a random crop of SIDE x SIDE, half of them mirrored"),
     BOOL("augment-test", NULL, augment_test, "off", TRAIN | E | V, MATCH, NULL,
-         "test images too, each the same way every time; off: cropped at the centre"),
+         "augment test images too, each the same way every time; off: crop them at the centre"),
     TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E | V, MATCH, "those of the data set",
-         "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
+         "mean and standard deviation of each channel, or one pair for all: a pixel becomes (x / 255 - M) / S"),
     INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
-        "threads per worker that prepare batches, which do not depend on N; at most two batches ahead if claimed"),
+        "threads per worker that prepare batches (N does not change them); at most two batches ahead where they are claimed"),
     CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS | V, MATCH,
            "fixed if synchronous, else claim",
-           "assignment of micro-batches: claimed by the next free rank, or fixed by rank"),
+           "how micro-batches are assigned: claimed by the next free rank, or fixed by rank"),
 
 #undef GROUP
 #define GROUP "files"
@@ -369,13 +369,13 @@ const eni_key eni_keys[] = {
     BOOL("overwrite", NULL, overwrite, "off", TRAIN, CALL | STUDY, NULL,
          "replace the run or study in --out, finished or not"),
     TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
-         "the weights at the end (safetensors, names as PyTorch's)"),
+         "where to save the final weights (safetensors, with PyTorch's names)"),
     AMOUNT("checkpoint-every", checkpoint_every, R | W, FIRST, "never",
            "global samples between two checkpoints"),
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, CALL | STUDY, "from the start",
-         "resume from a checkpoint; auto: the newest of --out, if there is one; compare: do the missing runs"),
+         "resume from a checkpoint; auto: the newest in --out, if there is one; compare: do the missing runs"),
     TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER|URL", NULL, NULL, R | W, CALL, "OUT/checkpoints",
-         "the folder of checkpoints; keeps the two newest; a URL: OUT/checkpoints, and keeps all of them there"),
+         "the folder of checkpoints, which keeps the two newest; a URL: they go to OUT/checkpoints and are uploaded, and all are kept there"),
     TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, CALL,
          "none; OUT without a value",
          "event files for TensorBoard, one folder per run"),
@@ -390,35 +390,35 @@ const eni_key eni_keys[] = {
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, chosen by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
     CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
-           "use of several devices by a worker; data: a replica on each; model, pipeline: a stage of the network on each, "
+           "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
            "one after the other or all at once"),
     INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one per device",
         "with --parallel=model, pipeline: the number of stages, of equal work, each on a device"),
     TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
          "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
     CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH, NULL,
-           "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: alternating, "
+           "with --parallel=pipeline: the order of work within a stage; gpipe: all forward, then all backward; 1f1b: alternating, "
            "which takes less memory"),
     BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS | ON(ENI_GPUS), 0, NULL,
-         "more workers than GPUs allow, if each uses several: GPUs are assigned round-robin"),
+         "allow more workers than there are GPUs for, if each uses several; GPUs are then assigned round-robin"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
-           "type of a GPU's products; weights, gradients and sums always have 32 bits"),
+           "the type in which a GPU multiplies; weights, gradients and sums are always 32-bit"),
     BOOL("tf32", NULL, tf32, "off", TRAIN | E, MATCH, NULL,
          "a GPU may round the factors of 32-bit products to 10 bits"),
     BOOL("deterministic", NULL, deterministic, "off", TRAIN | E, MATCH, NULL,
          "the same bits in every run on a GPU; always so on a CPU"),
     BOOL("graph", NULL, graph, "on", TRAIN, 0, NULL,
-         "record a GPU's step once and replay it; --no-graph to compare"),
+         "record a GPU's step once as a CUDA graph and replay it; --no-graph to compare"),
     CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH, NULL,
-           "transport of gradients: host is shared memory and TCP, nccl needs GPUs"),
+           "how gradients travel; host: through shared memory and TCP; nccl: between GPUs"),
     CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH, NULL,
-           "direct: through shared memory; ring: over TCP; naive: all to all"),
+           "the all-reduce algorithm; direct: through shared memory; ring: over TCP; naive: all to all"),
     CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH, NULL,
-           "the order of additions in solo and ps-sync: ring gives the bytes of a TCP ring"),
+           "the order of additions in solo and ps-sync: ring gives the same bytes as a ring over TCP"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory between ranks on one host, or always TCP"),
     REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN | V, MATCH, NULL,
-         "size of gradient buckets in MiB"),
+         "the largest size of a gradient bucket, in MiB"),
     BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
          "send buckets while backward still runs"),
 
@@ -436,11 +436,11 @@ const eni_key eni_keys[] = {
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
     INT("max-workers", NULL, max_workers, "0", 1, ENI_PLACES_MAX, "N", R | W | P, MATCH | STUDY, "no newcomers",
-        "seats: most workers at one time; others can join during the run if the strategy claims micro-batches"),
+        "seats: the most workers at any one time; others can join during the run if the strategy claims micro-batches"),
     INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or detected",
         "the number of this worker on its host"),
     INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or detected",
-        "workers per host, 0: all on one; a machine can stand for several, with --host-id or in virtual time"),
+        "workers per host; 0: all on one; one machine can stand for several hosts, with --host-id or in virtual time"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, R | W | P | K, STUDY, "detected",
          "workers with the same text share memory"),
     TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
@@ -479,17 +479,17 @@ const eni_key eni_keys[] = {
     TEXT("state", NULL, state, NULL, "FOLDER", NULL, NULL, P, FIRST, "none: losing psd ends the run",
          "the folder from which psd recovers after a crash"),
     INT("state-every", NULL, state_every, "64", 1, BIG, "UPDATES", R | C | P, 0, NULL,
-        "how often psd writes its state; workers keep the pushes since then"),
+        "updates between two writes of psd's state; workers keep the pushes since the last one"),
     TIME("server-timeout", server_timeout_ns, "0s", 0, 86400, TRAIN, MATCH, "0s: losing psd ends the run",
          "how long workers wait for a lost psd to come back"),
     INT("server-restarts", NULL, server_restarts, "0", 0, 1e6, "N", R | C, 0, NULL,
-        "restarts of a lost psd; needs --server-timeout"),
+        "how many times a lost psd is restarted; needs --server-timeout"),
     CHOICE("on-worker-loss", NULL, on_worker_loss, "fail", "fail|continue", TRAIN, MATCH, NULL,
            "fail: a lost worker ends the run; continue: the others go on, if the strategy can"),
     TEXT("elastic", NULL, elastic, NULL, "MIN..MAX", check_elastic, NULL, R, STUDY, "off: a lost worker ends the run",
-         "after a loss, or `entrain join` and `leave`, the run resumes from a checkpoint with as many workers"),
+         "after a loss, `entrain join` or `entrain leave`, the run resumes from a checkpoint with the workers that it then has"),
     INT("max-restarts", NULL, max_restarts, "3", 0, 1e6, "N", R, STUDY, NULL,
-        "with --elastic: losses after which the run restarts"),
+        "with --elastic: how many losses of workers a run survives by restarting"),
     TIME("peer-timeout", peer_timeout_ns, "5s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "a peer without a heartbeat for this long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
@@ -500,32 +500,32 @@ const eni_key eni_keys[] = {
 #undef GROUP
 #define GROUP "emulation"
     LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
-         "slows a rank down, by seeded sleeps; may be repeated"),
+         "slows a rank down with seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
-         "emulates a slower network, as rate:200MB,delay:50us or rate:1Gbit"),
+         "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
 #define GROUP "comparison"
     LIST("arm", NULL, arm, NULL, "[NAME=]STRATEGY[:KEY=VALUE,..]", check_arm, C, FIRST, "none",
-         "a run to compare: a strategy with options and keys of the run, optionally named; may be repeated"),
+         "an arm to compare: a strategy with its options and with flags of the run, optionally named; repeat it for each arm"),
     LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | FIRST, "none",
          "shorthand for one --arm per name"),
     LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
          "every arm runs once per seed"),
     LIST("settings", NULL, settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
-         "settings: even, and slow (rank 1 is slowed 3x, or as by --straggler); slow@1: one seed"),
+         "the settings to compare in: even, and slow (rank 1 slowed 3x, or as --straggler says); slow@1: slow with the first seed only"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
          "also write the tables as CSV"),
     BOOL("latex", NULL, latex, "off", ON(ENI_REPORT), 0, NULL,
          "also write the table for a paper, table.tex"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf|png", ON(ENI_REPORT), 0, NULL,
-           "pdf, png: also write every figure as such a file"),
+           "pdf, png: also write every figure in that format"),
     TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, 0, "none",
          "the one comparison that is tested by itself and listed first; arms numbered from 1: even:1:2"),
     TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: all pairs of arms",
          "the arm to compare all others with: fewer comparisons, which need fewer seeds"),
     BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,
-         "repeat a seed during which other processes used the machine, with all arms, once, at the end"),
+         "at the end, repeat once, with all arms, each seed during which other processes used the machine"),
 
 #undef GROUP
 #define GROUP "scaling"
@@ -544,15 +544,15 @@ const eni_key eni_keys[] = {
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
     TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
          "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
-         "shifted-exp:10ms,6ms (at least); by ranks as 0-3=exp:10ms;4=fixed:40ms; FILE with a time in seconds for "
-         "each rank; or from:OUT, as a finished run's steps were"),
+         "shifted-exp:10ms,6ms (minimum); per rank, such as 0-3=exp:10ms;4=fixed:40ms; a FILE with a time in seconds "
+         "for each rank; or from:OUT, like the steps of a finished run"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
          "when a rank leaves, after its step; may be repeated"),
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
-         "faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
+         "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
     INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "with --storm: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, FIRST, NULL,
            "what must hold under --storm; auto: a built-in strategy's promise, else ends"),
@@ -562,7 +562,7 @@ const eni_key eni_keys[] = {
     BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
          "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
-        "steps between two lines of progress, 0: none"),
+        "steps between two lines of progress; 0: no lines"),
     AMOUNT("eval-every", eval_every, TRAIN | V, MATCH, "see --eval-points",
            "global samples between two snapshots, for a curve evaluated after training"),
     BOOL("eval-first", NULL, eval_first, "off", R | C | W, MATCH, "off; with a target the curve begins there anyway",
@@ -627,10 +627,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                  "Trains one model with one strategy on several workers of this host.", 0, 0, ""},
     [ENI_COMPARE] =
         {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",
-         "Runs several strategies on the same job, interleaved and with the same seeds, and compares.", 0, 0,
-         "lr-scale=linear target=75"},
+         "Runs several strategies on the same job, interleaved and with the same seeds, and compares them.",
+         0, 0, "lr-scale=linear target=75"},
     [ENI_WORKER] = {"worker", "[FLAG ..]",
-                    "One worker of a run: computes gradients and synchronises by a strategy.", 0, 0, ""},
+                    "One worker of a run: computes gradients and exchanges them by its strategy.", 0, 0, ""},
     [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and updates them.", 0,
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",

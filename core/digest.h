@@ -1,4 +1,4 @@
-/* digest.h - SHA-256 (FIPS 180-4), HMAC and base64, by OpenSSL's libcrypto, which uses the CPU's SHA instructions.
+/* digest.h - SHA-256 (FIPS 180-4), HMAC and base64, from OpenSSL's libcrypto, which uses the CPU's SHA instructions.
  * Hashes define "the same run" in all layers above. Any thread. */
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H

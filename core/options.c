@@ -178,8 +178,7 @@ static en_status refuse_key(const eni_options *options, const char *key)
         if (eni_is_nearer(key, options->values[i].option->key, nearest == NULL ? NULL : nearest->key))
             nearest = options->values[i].option;
     if (options->n == 0)
-        eni_error("options", "%s %s has no option %s: it does not take options", options->kind, options->name,
-                  key);
+        eni_error("options", "%s %s has no option %s: it takes none", options->kind, options->name, key);
     else if (nearest != NULL)
         eni_error("options", "%s %s has no option %s; the nearest is %s: %s", options->kind, options->name,
                   key, nearest->key, nearest->help);

@@ -162,11 +162,10 @@ en_status eni_cifar_refuse_other(const char *path)
     struct stat info;
     if (stat(path, &info) != 0) return EN_OK;
     if (S_ISREG(info.st_mode) && (ends_in(path, ".tar.gz") || ends_in(path, ".tgz") || ends_in(path, ".tar")))
-        return eni_fail(
-            EN_EFORMAT, "dataset",
-            "%s is an archive: unpack it (tar -xf %s -C FOLDER) and name the folder with the .bin files, as "
-            "FOLDER/cifar-10-batches-bin",
-            path, path);
+        return eni_fail(EN_EFORMAT, "dataset",
+                        "%s is an archive: unpack it (tar -xf %s -C FOLDER) and name the folder with the "
+                        ".bin files, such as FOLDER/cifar-10-batches-bin",
+                        path, path);
     if (S_ISREG(info.st_mode) && (ends_in(path, ".pt") || ends_in(path, ".pth")))
         return eni_fail(
             EN_EFORMAT, "dataset",
@@ -174,7 +173,7 @@ en_status eni_cifar_refuse_other(const char *path)
             "the original files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
             path);
     if (S_ISREG(info.st_mode))
-        return eni_fail(EN_EFORMAT, "dataset", "%s is a file: name the folder of the set", path);
+        return eni_fail(EN_EFORMAT, "dataset", "%s is a file: name the folder of the data set", path);
     const bool is_within = holds(path, "cifar-10-batches-py") || holds(path, "cifar-100-python");
     if (is_within || holds(path, "data_batch_1") || (holds(path, "train") && holds(path, "meta")))
         return eni_fail(
@@ -214,7 +213,7 @@ static en_status map_file(const cifar_form *form, int kind, const char *folder, 
     char path[PATH_MAX];
     if (!holds(folder, form->file[i]))
         return eni_fail(EN_ENOENT, "cifar",
-                        "%s has no file %s: a set in the form of %s consists of %s%s and %s; unpack it again",
+                        "%s has no file %s: the format of %s consists of %s%s and %s; unpack it again",
                         folder, form->file[i], form->name, form->file[0],
                         form->nfiles > 2 ? " to data_batch_5.bin" : "", form->file[form->nfiles - 1]);
     snprintf(path, sizeof path, "%s/%s", folder, form->file[i]); /* fits: the file exists */
@@ -256,14 +255,13 @@ static en_status read_name(const char *folder, char name_out[64])
     text[length] = '\0';
     if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
-                        "%s names the set %s, but CIFAR's own files need no name: choose another, or remove "
-                        "the file",
+                        "%s names the data set %s, but CIFAR's own files need no name: choose another, or "
+                        "remove the file",
                         path, text);
     if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(EN_EFORMAT, "cifar",
-                        "%s must be one line with the name of the set, 1 to 60 letters, digits, '-', '_' and "
-                        "'.': correct "
-                        "or remove it",
+                        "%s must be one line with the name of the data set, 1 to 60 letters, digits, '-', "
+                        "'_' and '.': correct or remove it",
                         path);
     memcpy(name_out, text, sizeof text);
     return EN_OK;

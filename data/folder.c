@@ -65,7 +65,7 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
         if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES)
             return eni_fail(
                 EN_EFORMAT, "idx",
-                "%s: its header announces more than %llu bytes of elements; it is damaged, or too large "
+                "%s: its header declares more than %llu bytes of elements; it is damaged, or too large "
                 "for this reader",
                 name, (ull)ENI_IDX_MAX_BYTES);
     }
@@ -107,8 +107,8 @@ static en_status check_plausible(const char *path, uint64_t file_bytes, bool is_
     if (promised <= most) return EN_OK;
     return eni_fail(
         EN_EFORMAT, "idx",
-        "%s is truncated: its %llu bytes cannot hold the %llu that its header announces; fetch it again",
-        path, (ull)file_bytes, (ull)promised);
+        "%s is truncated: its %llu bytes cannot hold the %llu that its header declares; fetch it again", path,
+        (ull)file_bytes, (ull)promised);
 }
 
 /* Reads the header of an open file: the shape, and the header's length. */
@@ -210,7 +210,7 @@ static en_status find_file(const char *folder, const char *name, const char *rem
     for (int way = 0; way < 4; way++) {
         const int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, name, way % 2 == 0 ? ".gz" : "");
         if (length < 0 || length >= PATH_MAX)
-            return eni_fail(EN_EINVAL, "dataset", "the set's path is longer than %d bytes: move the set",
+            return eni_fail(EN_EINVAL, "dataset", "the data set's path is longer than %d bytes: move it",
                             PATH_MAX);
         if (way >= 2) strstr(path + strlen(folder) + 1, "-idx")[0] = '.';
         if (is_file(path)) return EN_OK;

@@ -5,7 +5,7 @@
 #include "core/options.h"
 #include "entrain/model.h"
 
-/* Fills nodes, tensors, buffers and their sums of a zeroed schema. On failure en_schema_fini frees what was built.
+/* Fills a zeroed schema: nodes, tensors, buffers, and the sums over them. On failure en_schema_fini frees what was built.
  * EN_EINVAL, logged with the node; EN_ENOMEM. */
 en_status eni_graph_build(const en_network *network, const eni_options *options, const en_data_shape *data,
                           en_schema *schema);

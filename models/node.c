@@ -84,7 +84,7 @@ en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_
         if (op->kind != EN_OP_BATCHNORM || n * op->x.h * op->x.w != 1) continue;
         return eni_fail(
             EN_EINVAL, "model",
-            "%s: %s gets one value a channel from a batch of %lld sample, which has no variance; give "
+            "%s: %s gets one value per channel from a batch of %lld sample, which has no variance; give "
             "--drop-last, or sizes (--batch-size, --micro-batches) that never leave one sample",
             schema->network->name, eni_node_text(schema, (int32_t)i, what), (long long)n);
     }

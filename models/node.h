@@ -16,7 +16,7 @@ en_op eni_cast_op(en_extent x, uint32_t dtype);
 /* The type of an operation's output: its dtype, except where op.h says float32. */
 uint32_t eni_op_y_dtype(const en_op *op);
 
-/* Whether it can be trained on batches of n: a batch normalisation with one value a channel has no variance. EN_EINVAL
+/* Whether it can be trained on batches of n: a batch normalisation with one value per channel has no variance. EN_EINVAL
  * names the node, the batch and the remedy. */
 en_status eni_schema_check_batch(const en_schema *schema, int64_t n);
 

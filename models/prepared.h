@@ -56,7 +56,7 @@ typedef struct eni_prepared {
 } eni_prepared;
 
 /* Plans and allocates by fully resolved options: a type, a range of nodes, batches in flight (for training). EN_EINVAL (a
- * batch normalisation with one value a channel, a batch too large to address), EN_ENOMEM, or the device's status (logged
+ * batch normalisation with one value per channel, a batch too large to address), EN_ENOMEM, or the device's status (logged
  * there). */
 en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *ctx,
                       const en_model_options *options, int64_t n, int mode, eni_prepared *prepared_out);

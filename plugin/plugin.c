@@ -64,12 +64,12 @@ static en_status check_table(const eni_plugin_kind *kind, const char *path, cons
 {
     if (table->abi != kind->abi)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s has %s ABI %u, but this host has %u; rebuild it with this host's include folder",
+                        "%s has %s ABI %u, but this program has %u; rebuild it with this program's headers",
                         path, kind->what, table->abi, kind->abi);
     if (table->size < kind->least)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s has a table of %u bytes, but this host needs %u; set .size = sizeof(%s) and "
-                        "rebuild it with this host's include folder",
+                        "%s has a table of %u bytes, but this program needs %u; set .size = sizeof(%s) and "
+                        "rebuild it with this program's headers",
                         path, table->size, kind->least, kind->type);
     const char *name = table->name != NULL ? table->name : "";
     const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-");
@@ -152,7 +152,7 @@ en_status eni_plugin_load(const eni_plugin_kind *kind, const char *path, const v
     eni_hook_leave_named();
     if (first == NULL)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s does not support %s ABI %u; rebuild it with this host's include folder", path,
+                        "%s does not support %s ABI %u; rebuild it with this program's headers", path,
                         kind->what, kind->abi);
     EN_TRY(check_chain(kind, path, first));
     *first_out = complete(kind, first);

@@ -606,8 +606,8 @@ static void bound_retired(const char *dir, uint64_t *room)
         if (!is_going_up && unlink(path) == 0) {
             left--;
             eni_warn("save",
-                     "the checkpoint of sample %llu is removed without an upload: object storage takes them "
-                     "more slowly than they are written, and %d newer ones wait; use a larger "
+                     "the checkpoint of sample %llu is removed without an upload: uploads are slower "
+                     "than checkpoints are written, and %d newer ones wait; use a larger "
                      "--checkpoint-every",
                      (unsigned long long)room[i], RETIRED_MAX);
         }

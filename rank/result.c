@@ -387,7 +387,7 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
     eni_json_set_int(result, "payload_bytes", (uint64_t)payload);
     const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
     eni_json_set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
-    /* Tensors start on 64 bytes; the padding before them travels too, in payload_bytes. */
+    /* Tensors are aligned to 64 bytes; the padding before them travels too, in payload_bytes. */
     ENI_JSON_SET_INTS(result, {"padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5)},
                       {"wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes")},
                       {"tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes")},

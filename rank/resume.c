@@ -54,8 +54,8 @@ static en_status read_newest(eni_rank *self)
     }
     if (n == 0) return EN_OK; /* nothing yet: from the start */
     return eni_fail(EN_EFORMAT, "resume",
-                    "--resume=auto: none of the %zu checkpoints in %s is whole: remove them to start over", n,
-                    dir);
+                    "--resume=auto: none of the %zu checkpoints in %s is complete: remove them to start over",
+                    n, dir);
 }
 
 static en_status read_given(eni_rank *self)

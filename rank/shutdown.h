@@ -1,11 +1,11 @@
-/* shutdown.h - how a rank is ended from outside: by a signal, by `entrain stop`, by somebody's death.
+/* shutdown.h - how a rank is ended from outside: by a signal, by `entrain stop`, by the death of another process.
  *
  * - asked: the user wants the run to end. It ends before one of the next steps, on all ranks alike, and the
  * rest (results, checkpoint, goodbye) follows as at the end of a budget.
  * - over: 0.5 s later (a minute, if the request waits for the checkpoint: control/ask.h), or at once while the
  * ranks have not met, every wait ends with EN_EINTR, and rank 0 writes what it knows.
- * - last: 0.6 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
- * cannot react. The process ends without it.
+ * - last: if the compute thread has not reacted 0.6 s after the request, or 1.5 s after a death, it is inside a long
+ * kernel. The process ends without it.
  *
  * SIGUSR1 and SIGUSR2 ask for a checkpoint (eni_member_save), and the run goes on.
  *
@@ -46,8 +46,8 @@ bool eni_shutdown_is_asked(eni_shutdown *shutdown);
 /* SIGINT or SIGTERM: the first one sent here; SIGTERM for a request from elsewhere. */
 int eni_shutdown_signal(const eni_shutdown *shutdown);
 
-/* The compute thread has reacted and is leaving: the last resort is not needed any more. If that has begun
- * already, this does not return: the process ends while all that it reads is valid. */
+/* The compute thread has reacted and is leaving: the last resort is no longer needed. If that has already
+ * begun, this call does not return: the process ends while everything that the last resort reads is still valid. */
 void eni_shutdown_heard(eni_shutdown *shutdown);
 
 /* Joins the thread and frees; NULL is fine. */

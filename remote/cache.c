@@ -49,7 +49,7 @@ static en_status make_private(const char *path)
                       "files cannot be trusted: remove it, or set XDG_CACHE_HOME",
                       path, (unsigned)info.st_mode & 07777);
     else if ((info.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
-        st = eni_fail(EN_EIO, "remote", "cannot deny others access to the cache %s: %s", path,
+        st = eni_fail(EN_EIO, "remote", "cannot make the cache %s private (chmod 700): %s", path,
                       strerror(errno));
     if (fd >= 0) close(fd);
     return st;

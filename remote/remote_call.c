@@ -61,7 +61,7 @@ static void tell_wait(eni_remote_call *c, long wait_ms, const char *why)
     c->told_ns = now_ns;
     const char *key = c->key[0] != '\0' ? c->key : "its list";
     eni_warn("remote", "waiting for %s to %s %.200s of %s: %s (try %d of %d)", c->b->o.place->host,
-             c->request.method[0] == 'P' ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
+             c->request.method[0] == 'P' ? "accept" : "send", key, c->b->o.url->bucket, why, c->tries,
              ENI_REMOTE_TRIES);
 }
 
@@ -469,8 +469,8 @@ static en_status give_up(const eni_remote_call *c, CURLcode result)
             EN_EINVAL, "remote",
             "cannot find the host %s (region %s): check the network, the name, %s, and --data-endpoint",
             o->place->host, o->place->region, o->url->kind == ENI_S3 ? "AWS_REGION" : "the host in the URL");
-    return eni_fail(EN_EIO, "remote", "%s cannot be reached, or breaks off (%d tries): %s", o->place->host,
-                    c->tries, why_not(c, result));
+    return eni_fail(EN_EIO, "remote", "%s cannot be reached, or breaks the connection (%d tries): %s",
+                    o->place->host, c->tries, why_not(c, result));
 }
 
 /* Waits for the next try. EN_EINTR: stopped. */

@@ -154,7 +154,7 @@ static en_status finish(child *c, int signal_fd, int quiet_ms)
     if (is_late) return EN_EIO;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;
     if (WIFEXITED(status) && WEXITSTATUS(status) <= 2) return WEXITSTATUS(status) == 2 ? EN_EINVAL : EN_EIO;
-    return eni_fail(EN_EIO, "remote", "the program transfer ended with %s %d",
+    return eni_fail(EN_EIO, "remote", "the transfer program ended with %s %d",
                     WIFEXITED(status) ? "exit code" : "signal",
                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
@@ -171,7 +171,7 @@ static en_status run(args *a, int signal_fd, char path_out[PATH_MAX])
         n = read(c.answer_fd, path_out + got, PATH_MAX - got);
     close(c.answer_fd);
     if (st == EN_OK && (got == 0 || path_out[got - 1] != '\0'))
-        st = eni_fail(EN_EIO, "remote", "the program transfer returned no path");
+        st = eni_fail(EN_EIO, "remote", "the transfer program returned no path");
     return st;
 }
 
@@ -248,7 +248,7 @@ static void *watch(void *user)
     if (watched[1].revents != 0 || waitid(P_PID, (id_t)t->process.pid, &how, WEXITED | WNOWAIT) != 0)
         return NULL;
     eni_error("remote",
-              "the program transfer (pid %d) has ended with %s %d: nothing more is uploaded; the run goes "
+              "the transfer program (pid %d) has ended with %s %d: nothing more is uploaded; the run goes "
               "on, and its files stay in --out",
               (int)t->process.pid, how.si_code == CLD_EXITED ? "exit code" : "signal", how.si_status);
     return NULL;

@@ -1,5 +1,4 @@
-/* upload.h - makes a file of this host an object: by one PUT, or in parts where it is larger than one request
- * may be.
+/* upload.h - makes a file of this host an object: by one PUT, or in parts if it is too large for one request.
  *
  *     POST    KEY?uploads                     the service returns an id for the upload
  *     PUT     KEY?partNumber=N&uploadId=ID    part N; the service returns its ETag

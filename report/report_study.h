@@ -188,7 +188,7 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 
 /* Refuses a file with another schema. */
 void eni_study_check_schema(eni_json *reader, const json_t *file, int schema);
-void eni_study_drop_run(eni_run *run);
+void eni_study_drop_run(eni_run *run); /* frees what it owns */
 
 /* Sets reach and last_t by the rule of run/reach.h. */
 void eni_study_find_target(eni_run *run, double target);
@@ -196,8 +196,8 @@ void eni_study_find_target(eni_run *run, double target);
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */
 bool eni_study_bracket_is_wide(const eni_run *run);
 
-/* Evaluated for another target: the snapshots that would enclose this one are gone, and its bracket is that
- * of the grid. False if it is not recorded for which target the run was evaluated. */
+/* True if the run was evaluated for another target: the snapshots next to this target's crossing are gone, so its
+ * bracket is an interval of the grid. False if the target of that evaluation was not recorded. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
 /* In place of a setting or an arm in the following functions: all of them. */
@@ -253,8 +253,8 @@ eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm
 /* The number of runs of (setting, arm) in the study, complete or not. */
 size_t eni_study_count(const eni_study *study, size_t setting, size_t arm);
 
-/* The number of those that trained to the end without reaching the target, and the least clock at which one
- * of them ended (NAN: none did). */
+/* The number of those that trained to the end without reaching the target, and the time at which the first of
+ * them ended (NAN if there are none). */
 size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, double *least_t_out);
 
 /* A complete run of (setting, arm) that represents the others in texts: the first started; NULL: none. */

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static const char expected[] =
-    "auto, ref, cpu, cuda, cuda:INDEX, cuda:all, or several of one kind, as cpu:0,cpu:1 or cuda:0,cuda:1";
+static const char expected[] = "auto, ref, cpu, cuda, cuda:INDEX, cuda:all, or several of one kind, such as "
+                               "cpu:0,cpu:1 or cuda:0,cuda:1";
 
 /* "12" of "12,cpu:13"; -1: not an index. */
 static int read_index(const char *text, size_t length)
@@ -23,11 +23,11 @@ static const char *add(eni_device_list *list, const char *one, size_t length)
     const char *colon = memchr(one, ':', length);
     if (colon == NULL) return expected;
     if ((size_t)(colon - one) != kind || strncmp(one, list->kind, kind) != 0)
-        return "devices of one kind, as cpu:0,cpu:1 or cuda:0,cuda:1";
+        return "devices of one kind, such as cpu:0,cpu:1 or cuda:0,cuda:1";
     const int index = read_index(colon + 1, length - kind - 1);
     if (index < 0) return expected;
     for (int i = 0; i < list->n; i++)
-        if (list->index[i] == index) return "each device once, as cpu:0,cpu:1 or cuda:0,cuda:1";
+        if (list->index[i] == index) return "each device once, such as cpu:0,cpu:1 or cuda:0,cuda:1";
     if (list->n == ENI_DEVICES_MAX) return "at most 64 devices";
     list->index[list->n++] = index;
     return NULL;

@@ -16,7 +16,7 @@ typedef struct eni_device_list {
     bool is_all; /* "cuda:all" */
 } eni_device_list;
 
-/* NULL, and the list; or the expected form ("devices of one kind, as cuda:0,cuda:1"). Any word may be a kind: the
+/* NULL, and the list; or the expected form ("devices of one kind, such as cuda:0,cuda:1"). Any word may be a kind: the
  * caller knows which devices exist. Pure; logs nothing. */
 const char *eni_device_list_read(const char *spec, eni_device_list *list_out);
 

@@ -23,7 +23,7 @@ static bool number(const char **at, int64_t limit, int64_t *value_out)
 
 const char *eni_worker_range_read(const char *text, eni_worker_range *elastic_out)
 {
-    static const char expected[] = "MIN..MAX with whole numbers from 1 to 1024, MIN <= MAX, as 2..8";
+    static const char expected[] = "MIN..MAX with whole numbers from 1 to 1024, MIN <= MAX, such as 2..8";
     int64_t min, max, batch = 0;
     if (!number(&text, MOST, &min) || strncmp(text, "..", 2) != 0) return expected;
     text += 2;

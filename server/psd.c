@@ -327,7 +327,7 @@ static en_status revive(eni_psd *psd)
         return eni_fail(
             EN_EINVAL, "psd",
             "%s holds the state of another run (%s, workers: %d, shards: %d, by version %s): this psd was "
-            "started for %s, workers: %d, shards: %d; remove the folder to begin anew",
+            "started for %s, workers: %d, shards: %d; remove the folder to start over",
             eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
             past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
             psd->share.nshards);

@@ -308,8 +308,7 @@ static en_status open_wake(eni_shard *shard)
         watch(shard->wake_fd, shard->event_fd) == 0 && watch(shard->wake_fd, shard->timer_fd) == 0 &&
         (shard->doorbell_fd < 0 || watch(shard->wake_fd, shard->doorbell_fd) == 0))
         return EN_OK;
-    return eni_fail(EN_EIO, "shard",
-                    "cannot create the descriptors that wake shard %d: is the limit of open files too low?",
+    return eni_fail(EN_EIO, "shard", "cannot create the descriptors that wake shard %d: raise ulimit -n",
                     shard->config.index);
 }
 

@@ -1,6 +1,6 @@
 /* shard_impl.h - private to the files of a shard. Each calls only those below it.
  *
- *     shard.c       the thread, its lifetime, and messages by the rings of shared memory
+ *     shard.c       the thread, its lifetime, and messages through the rings in shared memory
  *     serve.c       messages, their events in the store, and answers
  *     shard_save.c  state on disk */
 #ifndef SERVER_SHARD_IMPL_H
@@ -60,7 +60,7 @@ typedef struct eni_shard_asked {
 /* Weights kept for rank 0's curve. A copy has, for each bucket, an eni_kept_past and its weights. */
 typedef struct eni_shard_kept {
     eni_copies *copies; /* NULL until one was requested */
-    void *room;         /* for one that is read from the file; NULL until then */
+    void *room;         /* for a copy read back from the file; NULL until one is */
     const void *found;  /* the one requested last; NULL if it is not here */
     uint32_t number;    /* its number */
 } eni_shard_kept;
@@ -84,7 +84,7 @@ struct eni_shard {
     pthread_t thread;
     int doorbell_fd;                 /* of the arenas; -1: none */
     int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the doorbell */
-    int64_t posted_ns;               /* when a client last posted; 0: not since it slept */
+    int64_t posted_ns;               /* when a client last posted; 0: not since the thread last slept */
     uint32_t nlooks;
     atomic_int attention; /* the thread should read the members below */
     pthread_mutex_t lock;
@@ -141,8 +141,7 @@ void eni_shard_save_ask(eni_shard *shard);
 /* All calls of this client to this partition up to this seq survive. */
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket);
 
-/* A client sent FINISHED. True: answer it at once; else finish_due returns it when that is on disk, or cannot
- * be. */
+/* A client sent FINISHED. True: answer it now; else finish_due returns it once that is on disk, or cannot be. */
 bool eni_shard_save_finished(eni_shard *shard, int32_t rank);
 /* Whether that is on disk: none of this client's calls will be requested again. */
 bool eni_shard_is_secure(const eni_shard *shard, int32_t rank);
@@ -152,7 +151,7 @@ bool eni_shard_is_secure(const eni_shard *shard, int32_t rank);
 /* Answers a message with the sentence, and counts it. */
 void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The ticket for a call in the state of a dead psd: its ring has no reader, and its slot now belongs to
+/* The ticket of a call that a dead psd's state has: that psd's ring has no reader, and the slot now belongs to
  * another call. */
 uint64_t eni_shard_old_ticket(uint64_t ticket);
 /* After every event: handles a state that has become durable, begins the next one when it is due. */

@@ -257,8 +257,9 @@ static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, cons
                         eni_state_path(config->state));
     if (length >= HEAD) memcpy(&nranks, bytes, sizeof nranks);
     if (length < HEAD + flags || nranks != (uint32_t)config->nranks)
-        return eni_fail(EN_EFORMAT, "state", "the state of shard %d is not that of %d worker%s",
-                        config->index, config->nranks, config->nranks == 1 ? "" : "s");
+        return eni_fail(EN_EFORMAT, "state",
+                        "%s: the state of shard %d is damaged, or not of this run (workers: %d): remove it",
+                        eni_state_path(config->state), config->index, config->nranks);
     for (size_t r = 0; r < flags; r++)
         shard->saves->client[r] =
             (client_saves){.has_finished = bytes[HEAD + r], .is_secure = bytes[HEAD + r]};

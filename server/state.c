@@ -218,7 +218,7 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     if (why[0] != NULL && why[1] != NULL) {
         name_of(kind, shard, "*", name);
         return eni_fail(EN_EFORMAT, "state",
-                        "neither generation of %s/%s is sound: psd cannot continue that run", state->path,
+                        "neither generation of %s/%s is intact: psd cannot continue that run", state->path,
                         name);
     }
     const int newest = why[0] != NULL ? 1 : why[1] != NULL ? 0 : head[1].generation > head[0].generation;

@@ -136,7 +136,7 @@ static en_status check_problem(const en_sim_problem *p)
 {
     uint64_t sum = 0;
     if (p->abi != EN_SIM_ABI)
-        return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: compile it again",
+        return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: recompile it",
                         p->abi, EN_SIM_ABI);
     if (p->size < FIRST_PROBLEM || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL ||
         p->grad == NULL)
@@ -150,12 +150,12 @@ static en_status check_problem(const en_sim_problem *p)
     for (uint32_t t = 0; p->tensors != NULL && t < p->ntensors; t++) {
         if (p->tensors[t] == 0 || p->tensors[t] > p->count - sum)
             return eni_fail(EN_EINVAL, "sim",
-                            "tensor %u has %llu elements: the %u tensors should sum up to %llu", t,
+                            "tensor %u has %llu elements: the %u tensors should add up to %llu", t,
                             (unsigned long long)p->tensors[t], p->ntensors, (unsigned long long)p->count);
         sum += p->tensors[t];
     }
     if (p->tensors != NULL && sum != p->count)
-        return eni_fail(EN_EINVAL, "sim", "the %u tensors sum up to %llu elements and count is %llu",
+        return eni_fail(EN_EINVAL, "sim", "the %u tensors add up to %llu elements, and count is %llu",
                         p->ntensors, (unsigned long long)sum, (unsigned long long)p->count);
     return EN_OK;
 }

@@ -61,8 +61,8 @@ static en_status choose_statistics(eni_worker *w)
     if (!job->is_mean || job->state == NULL) return EN_OK;
     if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
         return eni_fail(EN_EINVAL, "worker",
-                        "--bn-stats=mean: the ranks of %s are never at the same step, so they have no mean "
-                        "at a step; use --bn-stats=rank0 or recompute:N",
+                        "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "
+                        "over them; use --bn-stats=rank0 or recompute:N",
                         job->strategy->name);
     job->states =
         eni_alloc_array((size_t)w->rank.world.nranks * (size_t)w->config->accumulate * job->schema.nstate,
@@ -119,12 +119,11 @@ static en_status make_plan(eni_worker *w)
     EN_TRY(check_seats(w, may_claim));
     EN_TRY(eni_job_plan(job, c, w->dataset->split[ENI_TRAIN].count, w->rank.nfirst));
     if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
-        eni_info(
-            "worker",
-            "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an epoch, "
-            "over all of them",
-            (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
-            (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
+        eni_info("worker",
+                 "%llu training samples do not fill one global batch of %llu (%llu batches of %llu): each "
+                 "step takes all of them, and is an epoch",
+                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
+                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
     w->rank.records.asked.eval_every = eni_job_samples(job, c->eval_every);
     w->rank.saving.asked.every = eni_job_samples(job, c->checkpoint_every);
     return EN_OK;

@@ -9,7 +9,7 @@
  *
  * Parameters are ONE flat float32 vector, gradients another of the same length; the caller owns both, on the model's device,
  * and passes them to each call. So is the state: batch normalisation's running mean and variance, updated by forward, without
- * gradients; networks without it have no state. Every tensor starts on 64 bytes (16 elements); padding between tensors is zero
+ * gradients; networks without it have no state. Every tensor is aligned to 64 bytes (16 elements); padding between tensors is zero
  * after en_schema_init_param, never read by a model, and never written by backward, so the padding of a zeroed gradient vector
  * stays zero.
  *

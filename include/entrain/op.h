@@ -58,7 +58,7 @@ enum {
  *     db = sum dy,  dw = sum dy xh,  dx = w / sqrt(var + eps) (dy - db / M - xh dw / M);  dx may be dy
  *
  * Statistics, parameters and sums are float32 or wider whatever the type. The bits do not depend on the number
- * of threads. `stats`, float32 device memory of en_op_stats elements on 64 bytes: mean (C), var (C), each
+ * of threads. `stats`, float32 device memory of en_op_stats elements, aligned to 64 bytes: mean (C), var (C), each
  * padded to 16, then batches, an int64. */
 
 /* Types. dtype is that of x, y, dy and dx. Weights, biases and their gradients are float32 always, and sums

@@ -49,7 +49,7 @@ typedef struct en_sim_problem {
     uint64_t count;    /* weights, in one vector; at least 1 */
     const float *init; /* (count) initial weights of all ranks */
     uint64_t samples;  /* of each micro-batch, at most 2^31; 0: 1 */
-    /* (ntensors) sizes of the parameters, in order; they sum to count. Buckets end at their edges, as PyTorch's do.
+    /* (ntensors) sizes of the parameters, in order; they add up to count. Buckets end at their edges, as PyTorch's do.
      * NULL: one parameter. */
     const uint64_t *tensors;
     uint32_t ntensors;

@@ -116,7 +116,7 @@ typedef struct en_param {
 } en_param;
 
 /* A contiguous range of the flat parameter vector. Frozen before step 0; the same buckets in the same order on every rank.
- * Starts on 64 bytes (256 on a GPU). */
+ * Aligned to 64 bytes (256 on a GPU). */
 typedef struct en_bucket {
     uint32_t size;
     uint32_t id; /* 0, 1, .. in the order of submit: the model's last layers first */

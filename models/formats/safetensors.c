@@ -218,8 +218,8 @@ static en_status values_are_sound(const char *name, const eni_st_file *file)
             float value;
             memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
             if (isfinite(value)) continue;
-            return eni_fail(EN_ENONFINITE, "safetensors", "%s: tensor %s: element %llu is %f", name,
-                            tensor->name, (unsigned long long)i, (double)value);
+            return eni_fail(EN_ENONFINITE, "safetensors", "%s: tensor %s: element %llu is %f, not finite",
+                            name, tensor->name, (unsigned long long)i, (double)value);
         }
     }
     return EN_OK;
@@ -375,7 +375,7 @@ const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out
     return text_out;
 }
 
-enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
+enum { HEADER_ALIGN = 8 }; /* the data is aligned to 8 bytes, as by the Rust and Python writers */
 
 /* ---- writing: atomic; first the header ---- */
 

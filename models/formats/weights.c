@@ -105,7 +105,7 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             return eni_fail(
                 EN_EMISMATCH, "weights",
                 "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and torch.compile "
-                "(_orig_mod.) name it: save the state_dict of the inner model, as "
+                "(_orig_mod.) name it: save the state_dict of the inner model, such as "
                 "model.module.state_dict() or model._orig_mod.state_dict()",
                 name, tensor->name, find_wrapped(file, tensor->name)->name);
         if (found == NULL)

@@ -1,6 +1,6 @@
 /* element.h - the means to write kernels once for three types: elements as float, packs of neighbours in one
  * load, sums over a warp, windows over an image; and how a kernel is started. For .cu files only. A pack of V
- * elements lies on V * sizeof(T) bytes. Tensors begin on 256 bytes, so V fits if it divides the number of
+ * elements is aligned to V * sizeof(T) bytes. Tensors are aligned to 256 bytes, so V fits if it divides the number of
  * elements between any two addresses in use: the channels. */
 #ifndef OPS_CUDA_ELEMENT_H
 #define OPS_CUDA_ELEMENT_H

@@ -5,11 +5,11 @@
 // fused. x - y is __fadd_rn(x, -y): the same rounding. One element's arithmetic is one function, shared by the
 // path of four at a time and the path of one.
 //
-// All of it is bound by memory: each element is read once and written once, four per load if every vector lies
-// on 16 bytes, as the buckets and slices of a run do (multiples of 64 bytes); tails and odd addresses one by
-// one.
+// All of it is bound by memory: each element is read once and written once, four per load if every vector is
+// aligned to 16 bytes, as the buckets and slices of a run are (to 64); tails and other addresses one by one.
 //
-// It also has the kernel of an event in a graph (streams.c), which counts in a word that the host reads.
+// The file also has the kernel that stands for an event in a CUDA graph (streams.c): it increments a word that
+// the host reads.
 #include <stddef.h>
 #include <string.h>
 

@@ -43,7 +43,7 @@ en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int
                                 eni_cuda_product *product);
 void eni_cuda_product_fini(eni_cuda_product *product); /* safe on zeroed memory */
 
-/* All addresses on 16 bytes. bias: the epilogue's vector, or NULL. */
+/* All addresses are aligned to 16 bytes. bias: the epilogue's vector, or NULL. */
 en_status eni_cuda_product_run(const en_plan *plan, const eni_cuda_product *product, const void *a,
                                const void *b, const void *bias, void *d, void *workspace, const char *doing);
 

@@ -1,5 +1,5 @@
-/* operation.c - checks operations, and the log of a device library. Without the loops: the cuda device
- * compiles this file alone. */
+/* operation.c - checks an operation's shape, type and flags, and passes the messages of a device library on. It has none
+ * of ref's loops, so that the cuda device can compile this file alone. */
 #include <stdbool.h>
 #include <string.h>
 

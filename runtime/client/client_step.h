@@ -2,7 +2,7 @@
  *
  * It has no socket, no clock and no thread: all input comes with the event, all output is actions. So the
  * same code runs on sockets and shared memory (client.c) and in virtual time with messages that are lost,
- * doubled and delayed and with stores that die (runtime/sim/faults).
+ * duplicated and delayed and with stores that die (runtime/sim/faults).
  *
  *     CALL, FINISH     ->  +-----------------------------------+  ->  SEND       this message to that shard
  *     ANSWER           ->  | partition: seq, version, durable, |  ->  COMPLETE   this call has its answer

@@ -494,7 +494,7 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
 en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
 {
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
-        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks is not possible: use 1 to %d",
+        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks is out of range: use 1 to %d",
                         config->nranks, ENI_RANKS_MAX);
     if (config->nfirst < 0 || config->nfirst > config->nranks || config->nplaces < 0)
         return eni_fail(EN_EINVAL, "leader",

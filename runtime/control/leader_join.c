@@ -86,7 +86,7 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     if (join->incarnation != 0 && join->server == 0)
         return eni_leader_refuse(connection, EN_EINVAL,
                                  "rank %d rejoins a psd that does not know its run: this psd was started "
-                                 "anew, without the --state=FOLDER of the one that died",
+                                 "without the --state=FOLDER of the one that died",
                                  join->rank);
     char who[32];
     const int32_t number = join->server > 0 ? -1 - join->server : join->rank;

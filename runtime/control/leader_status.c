@@ -230,8 +230,8 @@ void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const
     if (part->total == 0 || part->covered > part->total || part->hits > part->covered) {
         if (!leader->status.has_bad_score)
             eni_warn("leader",
-                     "rank %d reported a step with more samples than it has: loss and accuracy of such steps "
-                     "are not shown",
+                     "rank %d reported more samples of a step than the step has: loss and accuracy of such "
+                     "steps are not shown",
                      eni_leader_member_number(leader, member));
         leader->status.has_bad_score = true;
         return;

@@ -446,7 +446,7 @@ static en_status bye_locked(eni_member *member, int64_t deadline_ns)
         if (member->end.is_interrupted) return EN_EINTR;
         if (wait_changed(member, deadline_ns) != EN_OK && !member->end.is_bye_answered)
             return eni_fail(EN_ETIMEOUT, "member",
-                            "the leader did not answer our goodbye before the deadline");
+                            "the leader did not answer this rank's goodbye before the deadline");
     }
     return eni_member_status(member); /* a run that broke meanwhile closes the connection too */
 }

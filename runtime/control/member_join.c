@@ -227,7 +227,7 @@ static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notic
     int64_t now_ns = eni_now_ns(), deadline_ns = config->join_deadline_ns + ENI_SECOND;
     if (now_ns >= deadline_ns) {
         eni_error("member",
-                  "%s port %u: the leader did not admit us before the deadline: are all ranks started?",
+                  "%s port %u: the leader did not admit this process in time: are all ranks started?",
                   config->leader.host, config->leader.port);
         say_goodbye(member, "the others did not join before its --join-timeout");
         return EN_ETIMEOUT;
@@ -262,7 +262,7 @@ static en_status await_welcome(eni_member *member)
             continue;
         }
         if (st == EN_EPROTO)
-            return eni_fail(st, "member", "the process at %s port %u does not speak our protocol",
+            return eni_fail(st, "member", "the process at %s port %u does not speak Entrain's protocol",
                             member->config.leader.host, member->config.leader.port);
         if (is_closed) return leader_gone(member);
         EN_TRY(wait_frame(member, begin_ns, &notice_ns));

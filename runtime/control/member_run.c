@@ -503,10 +503,10 @@ static en_status copy_config(eni_member *member, const eni_member_config *config
 static en_status check_config(const eni_member_config *config)
 {
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
-        return eni_fail(EN_EINVAL, "member", "a world of %d ranks is not possible: use 1 to %d",
+        return eni_fail(EN_EINVAL, "member", "a world of %d ranks is out of range: use 1 to %d",
                         config->nranks, ENI_RANKS_MAX);
     if (config->server < 0 || config->server >= ENI_SERVERS_MAX)
-        return eni_fail(EN_EINVAL, "member", "server %d is not possible: use 0 to %d", config->server,
+        return eni_fail(EN_EINVAL, "member", "server number %d is out of range: use 0 to %d", config->server,
                         ENI_SERVERS_MAX - 1);
     return EN_OK;
 }

@@ -148,7 +148,7 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     close_all(fds, nfds); /* no process of ours sends any here */
     *again_out = false;
     if (answer == 'y') return EN_OK;
-    return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s rejected our job token", name);
+    return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s rejected this run's job token", name);
 }
 
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,

@@ -71,7 +71,7 @@ static void evict(eni_guard *guard, uint32_t at, const char *why)
     atomic_fetch_add(&guard->evicted, 1); /* before the peer can see it */
     shutdown(guard->newcomers[at].fd, SHUT_RDWR);
     forget(guard, at);
-    eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without our job token",
+    eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without the job token",
                   why);
 }
 

@@ -1,5 +1,5 @@
-/* host_info.h - where this process runs: names for people, an identity for "may we share memory", cores,
- * addresses. */
+/* host_info.h - where this process runs: names for people, an identity that says which processes may share memory,
+ * cores, addresses. */
 #ifndef NET_HOST_INFO_H
 #define NET_HOST_INFO_H
 
@@ -36,8 +36,7 @@ typedef struct eni_own_address {
 en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_out);
 
 /* This machine's IPv4 addresses that others may reach: of interfaces that are up, without loopback and
- * link-local ones. Ports are 0. Returns how many, at most `max`; 0, logged, if the system does not list
- * them. */
+ * link-local ones. Ports are 0. Returns how many, at most `max`; 0 on failure, logged. */
 int eni_host_info_addresses(eni_address *addresses_out, int max);
 
 /* Whether an IPv4 or IPv6 address is a loopback address: 127.0.0.0/8, ::1, ::ffff:127.0.0.0/104. */
@@ -62,8 +61,8 @@ int eni_host_info_quota(const char *root);
 uint64_t eni_host_info_memory(void);
 
 /* Facts about this machine and this program for a result, one call each: the date (UTC), version and commit
- * ("unknown" outside a git checkout), cpu, instruction_set (the CPU's best; the text of oneDNN's device says
- * which of it that uses), kernel, compiler, and in the group "libraries" their versions. `group` is NULL
+ * ("unknown" outside a git checkout), cpu, instruction_set (the CPU's best; the description of oneDNN's device
+ * says which one oneDNN uses), kernel, compiler, and in the group "libraries" their versions. `group` is NULL
  * elsewhere. */
 typedef void (*eni_host_info_tell)(void *user, const char *group, const char *name, const char *value);
 void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *user);

@@ -563,7 +563,8 @@ static en_status wait_writable(eni_dealer *dealer, int64_t deadline_ns, int abor
     if (n > 0 && items[1].revents != 0) return EN_EPEER;
     if (n > 0 || ms > 0) return EN_OK;
     if (deadline_ns == 0) return EN_ETIMEOUT; /* the caller only tried */
-    return eni_fail(EN_ETIMEOUT, "dealer", "psd did not take a message before the deadline");
+    return eni_fail(EN_ETIMEOUT, "dealer",
+                    "psd did not accept a message in time: check its host's load and the network");
 }
 
 static en_status send_header(eni_dealer *dealer, const eni_header *header, const void *payload,

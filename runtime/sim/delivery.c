@@ -6,7 +6,7 @@
  * to which call an answer belongs; dedupe, clocks, holds, staleness, sums and steps are the store's
  * (runtime/store). A message has the header of the wire, and takes the time of the network's model.
  *
- * A fault plan acts at three points: where a message leaves (it may be lost, doubled or late), before a store
+ * A fault plan acts at three points: where a message leaves (it may be lost, duplicated or late), before a store
  * (it may be down), and beside a client (it resends overdue messages). */
 #include <inttypes.h>
 #include <string.h>

@@ -134,7 +134,7 @@ static en_status check_visits(const eni_sim *sim)
     if ((c->join_ns == NULL || c->join_ns[0] == 0) && (c->leave_ns == NULL || c->leave_ns[0] == INT64_MAX))
         return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
-                    "rank 0 takes part from beginning to end; let another rank join or leave");
+                    "rank 0 takes part from beginning to end: name another rank to join or leave");
 }
 
 static en_status cut_ranks(eni_sim *sim)

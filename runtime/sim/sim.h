@@ -69,7 +69,7 @@ typedef struct eni_sim_event {
     int64_t at_ns;
     uint32_t type;    /* ENI_SIM_* */
     int32_t rank;     /* its rank; COLL: the last to join */
-    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: who sent */
+    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: the sender */
     uint32_t bucket;  /* STEP, FINISHED: 0 */
     uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
     uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of the weights sent */

@@ -1,5 +1,5 @@
-/* world.c - shared by the files of this folder, none of which it calls: memory of the run, resuming a rank, the
- * addresses of its vectors, and its operations in progress. */
+/* world.c - what the other files of this folder share: the memory of the run, resuming a rank, the addresses of
+ * its vectors, and its operations in progress. It calls none of them. */
 #include "runtime/sim/world.h"
 
 #include <stdlib.h>

@@ -40,7 +40,7 @@ static en_status check(const char *path, const void *table)
                         "%s: strategy %s has no submit hook, the only one without a default", path, s->name);
     if (s->flags & ~(uint32_t)KNOWN_FLAGS)
         return eni_fail(EN_EVERSION, "plugin",
-                        "%s: strategy %s sets flags 0x%x, of which 0x%x are unknown to this host", path,
+                        "%s: strategy %s sets flags 0x%x, of which 0x%x are unknown to this program", path,
                         s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
     if (s->flags & EN_USES_GROUPS && ungrouped(s->flags) != NULL)
         return eni_fail(EN_EINVAL, "plugin",
@@ -116,7 +116,7 @@ en_status eni_strategy_groups(const en_strategy *strategy, const char *groups)
     if (groups == NULL || strategy->flags & EN_USES_GROUPS) return EN_OK;
     return eni_fail(
         EN_EINVAL, "plugin",
-        "--groups: \"%.200s\" is not possible with %s: %s; use --strategy=grouped, or omit --groups", groups,
+        "--groups: \"%.200s\" cannot be used with %s: %s; use --strategy=grouped, or omit --groups", groups,
         strategy->name, why != NULL ? why : "it does not set EN_USES_GROUPS");
 }
 

@@ -1,5 +1,5 @@
-/* partition.c - the numbers of one partition: contributions are staged in the order of their sum, averaged,
- * stepped and counted, in a version buffer without readers; and the counts that depend on the active clients. */
+/* partition.c - the weights and counts of one partition. Contributions are staged in the order of their sum,
+ * averaged, stepped and counted; a step writes a version buffer that nobody is reading. */
 #include <stdatomic.h>
 #include <string.h>
 

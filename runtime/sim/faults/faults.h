@@ -1,5 +1,5 @@
-/* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links break
- * one way or both, stores and ranks die and come back. All of it drawn from one seed.
+/* faults.h - faults for the virtual host: messages are lost, duplicated, delayed and out of order, links break
+ * one way or both, stores and ranks die and come back. All of it is drawn from one seed.
  *
  * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it resends unanswered
  * calls, keeps those that are in no saved state, and replays them to a store that came back.

@@ -1,4 +1,4 @@
-/* messages.c - messages between ranks and stores under faults: they are lost, doubled, delayed or stopped by a
+/* messages.c - messages between ranks and stores under faults: they are lost, duplicated, delayed or stopped by a
  * broken link, find a store that is down, and are resent if no answer comes. delivery.c handles their contents.
  *
  * From top to bottom: draws from the seed, a message that leaves, one that arrives at a store, the clients of
