@@ -196,7 +196,7 @@ static en_status find_plugins(char path_out[PATH_MAX])
                                          "../../libexec/entrain/plugins"};
     Dl_info info;
     char dir[PATH_MAX] = "";
-    /* Of a function that is not exported: the address of an exported one may lie in the program. */
+    /* The address of an exported function may lie in the program, that of a static one does not. */
     if (dladdr((void *)(uintptr_t)find_plugins, &info) != 0 && info.dli_fname != NULL)
         snprintf(dir, sizeof dir, "%s", info.dli_fname);
     char *slash = strrchr(dir, '/');
