@@ -427,7 +427,7 @@ const eni_key eni_keys[] = {
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
         "workers; run, compare and check start them on this host; join adds this many"),
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 30000, "N", V, STUDY | FIRST, NULL,
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 20000, "N", V, STUDY | FIRST, NULL,
         "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; the result does not depend on it"),

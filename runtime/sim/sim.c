@@ -37,7 +37,7 @@ static en_status check(const eni_sim_config *c)
     const uint32_t flags = c->strategy->flags;
     const bool has_means = !(flags & EN_STORE_ON_SERVERS) || flags & (EN_SYNCHRONOUS | EN_USES_GROUPS);
     if (c->nranks < 1 || c->nranks > ENI_SIM_RANKS_MAX)
-        why = "expected 1 to 30000 ranks";
+        why = "expected 1 to 20000 ranks";
     else if (c->nranks > ENI_MEAN_MAX && has_means)
         why = "a mean is over at most 1024 ranks; ps-async and ssp take more";
     else if (c->nshards < 1 || c->nshards > 1024)

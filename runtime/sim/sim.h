@@ -76,8 +76,8 @@ typedef struct eni_sim_event {
     uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
 } eni_sim_event;
 
-/* A fiber and a rank's vectors take two mappings of memory, of which a Linux process has 65,530. */
-enum { ENI_SIM_RANKS_MAX = 30000 };
+/* A fiber and a rank's vectors take up to three mappings of memory, of which a Linux process has 65,530. */
+enum { ENI_SIM_RANKS_MAX = 20000 };
 
 /* Pointers are borrowed during the run. Zero is a default where the comment says so. */
 typedef struct eni_sim_config {

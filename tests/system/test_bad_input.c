@@ -400,7 +400,7 @@ static void test_commands(void **state)
         {"entrain", "sim -n 2 --compute=0-2=exp:1ms", {"--compute=0-2=exp:1ms", "-n"}},
         {"entrain", "sim --compute=from:~/nowhere", {"--compute", "nowhere/metrics-0.jsonl"}},
         {"entrain", "sim --strategy=ring -n 2000", {"2000", "1024", "ps-async"}},
-        {"entrain", "sim --strategy=ring -n 0", {"--workers", "0", "30000"}},
+        {"entrain", "sim --strategy=ring -n 0", {"--workers", "0", "20000"}},
         {"entrain", "sim --strategy=ring --workers=2.5", {"--workers", "2.5"}},
         {"entrain", "sim --strategy=ring -z", {"-z", "--help"}},
         {"entrain", "sim --strategy=ps-sync --storm=never", {"--storm", "never", "off"}},
