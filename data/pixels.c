@@ -394,3 +394,29 @@ void eni_pixels_write(const eni_pixels *p, const uint8_t *image, const eni_crop 
     else
         put_as_stored(p, image, cut, rows, columns, out);
 }
+
+/* ---- for a GPU ---- */
+
+void eni_pixels_describe_to_gpu(const eni_pixels *p, en_gpu_pixels *gpu)
+{
+    const eni_image_layout *stored = &p->stored;
+    const strides s = strides_of(p);
+    *gpu = (en_gpu_pixels){.size = sizeof *gpu,
+                           .height = p->height,
+                           .width = p->width,
+                           .channels = stored->channels * p->repeat,
+                           .stored_height = stored->height,
+                           .stored_width = stored->width,
+                           .row_step = (int32_t)s.row,
+                           .pixel_step = (int32_t)s.pixel,
+                           .channel_step = (int32_t)s.channel};
+    if (stored->channels <= ENI_CHANNELS) return;
+    gpu->width = gpu->stored_width =
+        stored->height * stored->width * stored->channels; /* features: one row */
+    gpu->height = gpu->stored_height = gpu->channels = gpu->pixel_step = 1;
+}
+
+en_gpu_cut eni_pixels_cut_for_gpu(const eni_pixels *p, const eni_crop *cut, uint32_t image)
+{
+    return (en_gpu_cut){image, cut->top - p->asked.pad, cut->left - p->asked.pad, cut->is_flipped};
+}

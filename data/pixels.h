@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entrain/gpu.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
 #include "run/transform.h"
@@ -63,6 +64,11 @@ eni_crop eni_pixels_middle(const eni_pixels *pixels);
 
 /* Transforms one image: out (height, width, channels * repeat). Any thread. */
 void eni_pixels_write(const eni_pixels *pixels, const uint8_t *image, const eni_crop *cut, float *out);
+
+/* For a GPU (en_gpu.pixels), which makes the same of stored bytes, without scaling: describes all images; and the cut of
+ * one. */
+void eni_pixels_describe_to_gpu(const eni_pixels *pixels, en_gpu_pixels *gpu_out);
+en_gpu_cut eni_pixels_cut_for_gpu(const eni_pixels *pixels, const eni_crop *cut, uint32_t image);
 
 /* Formats the transform as texts. `asked` has a normalisation. */
 void eni_pixels_describe(const eni_transform *asked, eni_pixel_facts *facts_out);

@@ -106,6 +106,32 @@ typedef struct en_gpu_step {
     const en_gpu_adam *adam; /* adam, adamw: needs both slots; uses inv and scale of `rates` */
 } en_gpu_step;
 
+/* ---- images ---------------------------------------------------------------------------------------------- */
+
+/* One image of a batch, cut out of a stored one. */
+typedef struct en_gpu_cut {
+    uint32_t image;    /* its number among the stored ones */
+    int32_t top, left; /* of the stored image, at the corner of the cut; the cut may reach beyond it: zeros */
+    uint32_t is_flipped; /* not 0: mirrored, left and right */
+} en_gpu_cut;
+
+/* out (count, height, width, channels) = table[channel][stored byte]. Channel c of row y, column x of a stored
+ * image lies at y * row_step + x * pixel_step + c * channel_step. Images, cuts, table and out: device
+ * addresses. */
+typedef struct en_gpu_pixels {
+    uint32_t size;
+    int32_t height, width, channels;
+    int32_t stored_height, stored_width;
+    int32_t row_step, pixel_step, channel_step; /* bytes; channel_step 0: one channel, repeated */
+    const uint8_t *images;
+    uint64_t image_bytes; /* from one to the next */
+    const void *cuts;     /* (count) en_gpu_cut */
+    uint64_t cut_bytes;   /* from one to the next; a multiple of 4 */
+    const float *table;   /* (channels, 256) */
+    float *out;
+    uint64_t count;
+} en_gpu_pixels;
+
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
 enum { EN_GPU_HANDLE = 64, EN_GPU_EXPORT_MIN = 64 << 10, EN_GPU_GROUP_ID = 128 };
@@ -192,6 +218,11 @@ typedef struct en_gpu {
      * other, both set and reached (else EN_ETIMEOUT). */
     en_status (*timer_new)(struct en_ctx *, en_event **event_out);
     en_status (*elapsed)(en_event *begin, en_event *end, int64_t *ns_out);
+
+    /* Images from stored bytes. An unknown size: EN_EUNSUPPORTED, logged. */
+    en_status (*pixels)(struct en_ctx *, int stream, const en_gpu_pixels *);
+    /* Free memory of the GPU, for all processes. */
+    en_status (*free_bytes)(struct en_ctx *, uint64_t *bytes_out);
 } en_gpu;
 
 #ifdef __cplusplus

@@ -13,6 +13,7 @@
  *                      convolution without cuDNN; product.cu: a product without cuBLASLt)
  *     batchnorm.cu relu.cu (cast too) add.cu pool.cu flatten.cu softmax.cu loss.cu   computed by our own
  *                      kernels
+ *     pixels.cu        images from stored bytes
  *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; ticks
  *
  * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through element.h,
@@ -164,6 +165,9 @@ en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
 en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *step);
 en_status eni_cuda_lin(en_ctx *ctx, int stream, float *y, float a, const float *x, float b, uint64_t count);
 en_status eni_cuda_check_finite(en_ctx *ctx, int stream, const float *v, uint64_t count, uint32_t *flag);
+
+/* pixels.cu */
+en_status eni_cuda_pixels(en_ctx *ctx, int stream, const en_gpu_pixels *given);
 
 /* capture.c */
 en_status eni_cuda_capture_begin(en_ctx *ctx);

@@ -212,6 +212,15 @@ static en_status cuda_sync(en_ctx *ctx)
     return EN_OK;
 }
 
+static en_status cuda_free_bytes(en_ctx *ctx, uint64_t *bytes_out)
+{
+    size_t bytes = 0, total;
+    EN_TRY(eni_cuda_select(ctx));
+    EN_TRY(eni_cuda_check(ctx, cudaMemGetInfo(&bytes, &total), "querying its memory"));
+    *bytes_out = bytes;
+    return EN_OK;
+}
+
 /* ---- memory of another process on the same GPU ---- */
 
 /* Processes exchange handles. Some containers refuse to create or to open one (without a shared IPC
@@ -286,6 +295,8 @@ static const struct en_gpu gpu = {
     .group_version = eni_cuda_group_version,
     .timer_new = eni_cuda_timer_new,
     .elapsed = eni_cuda_elapsed,
+    .pixels = eni_cuda_pixels,
+    .free_bytes = cuda_free_bytes,
 };
 
 static const en_device cuda = {
