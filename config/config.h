@@ -63,6 +63,7 @@ enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
 enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
 enum { ENI_PARALLEL_NONE, ENI_PARALLEL_DATA, ENI_PARALLEL_MODEL, ENI_PARALLEL_PIPELINE };
 enum { ENI_PIPELINE_1F1B, ENI_PIPELINE_GPIPE };
+enum { ENI_ON_DEVICE_AUTO, ENI_ON_DEVICE_ON, ENI_ON_DEVICE_OFF };
 enum { ENI_PRECISION_FP32, ENI_PRECISION_BF16, ENI_PRECISION_FP16 };
 enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDUCE_NAIVE };
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
@@ -113,7 +114,7 @@ typedef struct eni_config {
     int64_t resize;            /* see eni_config_transform; resize 0: original size */
     char *augment, *normalize; /* normalize NULL: the set's own */
     bool augment_test;
-    int64_t loader_threads; /* 0: one, or two if images are resized */
+    int64_t loader_threads; /* 0: by device and --resize */
     int64_t assign;         /* ENI_ASSIGN_* */
 
     /* files */
@@ -133,7 +134,8 @@ typedef struct eni_config {
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     int64_t precision;                                /* ENI_PRECISION_* */
     bool tf32, deterministic, graph;
-    double bucket_cap_mb; /* 2^20 bytes */
+    int64_t data_on_device; /* ENI_ON_DEVICE_* */
+    double bucket_cap_mb;   /* 2^20 bytes */
     bool overlap;
 
     /* processes and hosts */

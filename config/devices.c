@@ -157,6 +157,25 @@ static en_status check_cuts(const eni_config *c)
     return EN_OK;
 }
 
+static en_status check_data_on_device(const eni_config *c, const eni_device_list *list)
+{
+    if (c->data_on_device != ENI_ON_DEVICE_ON) return EN_OK;
+    if (!eni_device_list_is_gpu(list))
+        return eni_config_refuse(
+            "--data-on-device=on keeps images on a GPU, but --device=%s is not a GPU; give "
+            "--device=cuda, or omit it",
+            c->device);
+    const char *flag = c->resize > 0                      ? "resize"
+                       : c->parallel != ENI_PARALLEL_NONE ? "parallel"
+                       : c->micro_batches > 1             ? "micro-batches"
+                                                          : NULL;
+    return flag == NULL
+               ? EN_OK
+               : eni_config_refuse("--data-on-device=on makes whole batches of stored images on one GPU, "
+                                   "but --%s does not; omit one of the two",
+                                   flag);
+}
+
 en_status eni_config_check_devices(eni_config *c)
 {
     static const char *const words[] = {"none", "data", "model", "pipeline"};
@@ -174,5 +193,6 @@ en_status eni_config_check_devices(eni_config *c)
         return eni_config_refuse(
             "--gpu-sharing distributes GPUs, but --device=%s is not a GPU; give --device=cuda, or omit it",
             c->device);
+    EN_TRY(check_data_on_device(c, &list));
     return check_cuts(c);
 }

@@ -80,6 +80,39 @@ void eni_dataset_gather(const eni_dataset *dataset, int split, uint64_t epoch, c
         copy_sample(dataset, split, epoch, indices[i], i, x_out, target_out);
 }
 
+uint64_t eni_dataset_sample_bytes(const eni_dataset *set, eni_form form)
+{
+    if (form == ENI_FORM_FLOATS) return set->sample_floats * sizeof(float);
+    const uint64_t image = form == ENI_FORM_BYTES ? eni_stored_floats(set) : 0;
+    return sizeof(en_gpu_cut) + eni_round_up(image, sizeof(en_gpu_cut));
+}
+
+void eni_dataset_gather_as(const eni_dataset *set, eni_form form, int split, uint64_t epoch,
+                           const uint32_t *indices, size_t count, void *x_out, void *target_out)
+{
+    const uint64_t bytes = eni_dataset_sample_bytes(set, form);
+    if (form == ENI_FORM_FLOATS) {
+        eni_dataset_gather(set, split, epoch, indices, count, x_out, target_out);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint8_t label, *to = (uint8_t *)x_out + i * bytes;
+        const uint8_t *image = image_at(set, split, indices[i], &label);
+        const eni_crop crop = cut_of(set, split, epoch, indices[i]);
+        const en_gpu_cut cut =
+            eni_pixels_cut_for_gpu(&set->pixels, &crop, form == ENI_FORM_CUTS ? indices[i] : (uint32_t)i);
+        memcpy(to, &cut, sizeof cut);
+        if (form == ENI_FORM_BYTES) memcpy(to + sizeof cut, image, eni_stored_floats(set));
+        ((int32_t *)target_out)[i] = label;
+    }
+}
+
+const uint8_t *eni_dataset_image(const eni_dataset *set, int split, uint64_t sample)
+{
+    uint8_t label;
+    return image_at(set, split, sample, &label);
+}
+
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        void *target_out)
 {

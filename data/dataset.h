@@ -109,7 +109,19 @@ static inline uint64_t eni_dataset_most_held_out(uint64_t train_size)
 void eni_dataset_gather(const eni_dataset *dataset, int split, uint64_t epoch, const uint32_t *indices,
                         size_t count, float *x_out, void *target_out);
 
-/* The same for samples [first, first + count) in file order, as evaluated: training samples without augmentation, and test
+/* The contents of a batch's x, a sample: the finished floats; or the en_gpu_cut from which a GPU makes them (en_gpu.pixels;
+ * sets with classes, without --resize), alone or followed by the stored bytes. */
+typedef enum eni_form { ENI_FORM_FLOATS, ENI_FORM_CUTS, ENI_FORM_BYTES } eni_form;
+uint64_t eni_dataset_sample_bytes(const eni_dataset *dataset, eni_form form);
+
+/* As eni_dataset_gather, in a form: images of ENI_FORM_CUTS are numbered as the split's samples, of ENI_FORM_BYTES from 0. */
+void eni_dataset_gather_as(const eni_dataset *dataset, eni_form form, int split, uint64_t epoch,
+                           const uint32_t *indices, size_t count, void *x_out, void *target_out);
+
+/* The stored bytes of a sample of a set with classes (height * width * channels). */
+const uint8_t *eni_dataset_image(const eni_dataset *dataset, int split, uint64_t sample);
+
+/* As eni_dataset_gather for samples [first, first + count) in file order, as evaluated: training samples without augmentation, and test
  * samples too without --augment-test. */
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        void *target_out);

@@ -124,8 +124,8 @@ static void *loader_main(void *user)
     loader_slot *slot;
     while (begin(loader, &slot)) {
         const eni_micro *micro = &slot->batch.micro;
-        eni_dataset_gather(loader->options.dataset, ENI_TRAIN, micro->epoch, slot->indices, micro->count,
-                           slot->x, slot->target);
+        eni_dataset_gather_as(loader->options.dataset, loader->options.form, ENI_TRAIN, micro->epoch,
+                              slot->indices, micro->count, slot->x, slot->target);
         pthread_mutex_lock(&loader->mutex);
         slot->is_ready = true;
         pthread_cond_signal(&loader->ready);
@@ -168,7 +168,7 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
     const eni_loader_options *o = &loader->options;
     const eni_dataset *set = o->dataset;
     uint64_t x_bytes, target_bytes, bytes;
-    if (__builtin_mul_overflow(rows, set->sample_floats * sizeof *slot->x, &x_bytes) ||
+    if (__builtin_mul_overflow(rows, eni_dataset_sample_bytes(set, o->form), &x_bytes) ||
         __builtin_mul_overflow(rows, eni_dataset_target_bytes(set), &target_bytes) ||
         __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE)
         return eni_fail(EN_ENOMEM, "loader",

@@ -47,6 +47,7 @@ typedef struct eni_loader_options {
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims, skipping empty micro-batches */
     void *user;
+    eni_form form;                  /* of x; floats unless a GPU makes them */
     uint64_t chunks;                /* > 1: batches are stored chunk by chunk (eni_micro_chunk) */
     int hold;                       /* batches that the consumer holds at once; 0: 1 */
     eni_loader_pin register_memory; /* NULL: ordinary memory */
@@ -56,7 +57,7 @@ typedef struct eni_loader_options {
 
 typedef struct eni_batch {
     eni_micro micro;
-    const float *x;     /* (micro.count, H, W, C) */
+    const float *x;     /* (micro.count, H, W, C); of another form: its address alone */
     const void *target; /* labels, int32_t (micro.count), or float (micro.count, T) */
 } eni_batch;
 

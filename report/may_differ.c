@@ -18,6 +18,7 @@ const eni_may_differ eni_may_differ_table[] = {
      "model data data-dir init batch-size global-batch-size bn-stats epochs steps max-samples holdout "
      "limit-train-samples limit-test-samples shuffle reshuffle drop-last resize augment augment-test "
      "normalize loader-threads checkpoint-every device gpu-sharing precision tf32 deterministic graph "
+     "data-on-device "
      "transport max-workers insecure state-every server-timeout "
      "server-restarts on-worker-loss elastic max-restarts peer-timeout join-timeout hook-timeout "
      "straggler net eval-every eval-first eval-points target eval-batch-size"},

@@ -237,14 +237,21 @@ static en_status claim(void *user, uint64_t *micro_batch_out)
     return EN_OK;
 }
 
+static int loader_threads(const eni_worker *w)
+{
+    enum { FOR_A_GPU = 16 }; /* each has a batch in page-locked memory */
+    if (w->config->loader_threads > 0) return (int)w->config->loader_threads;
+    if (eni_device_is_gpu(w->config->device)) return w->threads < FOR_A_GPU ? w->threads : FOR_A_GPU;
+    return w->config->resize > 0 ? 2 : 1;
+}
+
 en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
 {
     options->dataset = w->dataset;
     options->plan = &w->rank.job.plan;
     options->seed = (uint64_t)w->config->seed;
     options->order = w->rank.job.order;
-    options->threads = (int)w->config->loader_threads;
-    if (options->threads == 0) options->threads = w->config->resize > 0 ? 2 : 1;
+    options->threads = loader_threads(w);
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;
     options->user = w;

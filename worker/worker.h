@@ -38,6 +38,8 @@ typedef struct eni_on_gpu {
     struct eni_gpus *gpus;                         /* gpu/gpus.h */
     eni_gpu_choice choice;                         /* where vectors lie */
     struct eni_vectors *vectors;                   /* gpu/vectors.h */
+    eni_form form;                                 /* of the loader's batches: gpu/images.h */
+    en_gpu_pixels pixels;                          /* how the GPU makes images of them */
     struct eni_prefetch *prefetch;                 /* gpu/prefetch.h */
     struct eni_step_on_gpu *step;                  /* gpu/trainer_gpu.c */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */

@@ -123,6 +123,11 @@ static const struct {
     {ENI_RUN, "--precision=fp16 --micro-batches=2", {"--precision:", "\"fp16\"", "--micro-batches"}},
     {ENI_RUN, "--precision=fp16 --parallel=pipeline --stages=2", {"--precision:", "\"fp16\"", "--parallel"}},
     {ENI_RUN, "--gpu-sharing --device=cpu", {"--gpu-sharing", "--device=cpu", "--device=cuda"}},
+    {ENI_RUN, "--data-on-device=on --device=cpu", {"--data-on-device", "--device=cpu", "--device=cuda"}},
+    {ENI_RUN, "--data-on-device=on --device=cuda --resize=28", {"--data-on-device", "--resize", "omit one"}},
+    {ENI_RUN,
+     "--data-on-device=on --device=cuda --micro-batches=2",
+     {"--data-on-device", "--micro-batches", "omit one"}},
     {ENI_COMPARE, "--arm=ring --stages=2", {"--stages:", "\"2\"", "--parallel=pipeline"}},
     {ENI_RUN, "--learnin-rate=1", {"--learnin-rate=1", "entrain run", "--help"}},
     {ENI_RUN, "--momentun=1", {"--momentun=1", "entrain run", "nearest is --momentum"}},
@@ -462,13 +467,18 @@ static bool is_reported(const eni_config *run, eni_program program, const char *
 /* The flags without which a key is refused. */
 static const char *what_it_needs(const char *key)
 {
-    static const char *const needs[][2] = {
-        {"beta1", "--optimizer=adam "},     {"beta2", "--optimizer=adam "},
-        {"eps", "--optimizer=adam "},       {"lr-milestones", "--lr-schedule=multistep "},
-        {"lr-step", "--lr-schedule=step "}, {"lr-gamma", "--lr-schedule=step --lr-step=9 "},
-        {"parallel", "--device=cuda "},     {"stages", "--parallel=model "},
-        {"split", "--parallel=model "},     {"pipeline", "--parallel=pipeline --stages=2 "},
-        {"gpu-sharing", "--device=cuda "}};
+    static const char *const needs[][2] = {{"beta1", "--optimizer=adam "},
+                                           {"beta2", "--optimizer=adam "},
+                                           {"eps", "--optimizer=adam "},
+                                           {"lr-milestones", "--lr-schedule=multistep "},
+                                           {"lr-step", "--lr-schedule=step "},
+                                           {"lr-gamma", "--lr-schedule=step --lr-step=9 "},
+                                           {"data-on-device", "--device=cuda "},
+                                           {"parallel", "--device=cuda "},
+                                           {"stages", "--parallel=model "},
+                                           {"split", "--parallel=model "},
+                                           {"pipeline", "--parallel=pipeline --stages=2 "},
+                                           {"gpu-sharing", "--device=cuda "}};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (strcmp(needs[i][0], key) == 0) return needs[i][1];
     return "";

@@ -21,6 +21,10 @@ enum { N = 101, BATCH = 8, SAMPLE = 16, SEED = 3 };
 static gpu_rig rig;
 static eni_dataset *set;
 
+/* The form of the loader's batches, and what a GPU needs to make images of them. */
+static eni_form form;
+static en_gpu_pixels pixels;
+
 static int64_t soon(void)
 {
     return eni_now_ns() + 20 * ENI_SECOND;
@@ -67,6 +71,7 @@ static void begin(course *c, uint64_t world, uint64_t rank, uint64_t batch, uint
                                        .depth = 2,
                                        .first = rank,
                                        .stride = world,
+                                       .form = form,
                                        .hold = 2,
                                        .register_memory = register_memory,
                                        .unregister_memory = unregister_memory,
@@ -78,6 +83,8 @@ static void begin(course *c, uint64_t world, uint64_t rank, uint64_t batch, uint
                                           .rows = batch,
                                           .sample_bytes = SAMPLE * sizeof(float),
                                           .target_bytes = sizeof(int32_t),
+                                          .pixels = form == ENI_FORM_FLOATS ? NULL : &pixels,
+                                          .raw_bytes = eni_dataset_sample_bytes(set, form),
                                           .await = await,
                                           .user = &rig};
     assert_int_equal(eni_prefetch_open(&prefetch, &c->prefetch), EN_OK);
@@ -128,7 +135,7 @@ static void check(course *c, uint64_t first, uint64_t stride)
     uint64_t at = 0;
     for (uint64_t m = first; eni_plan_micro(&c->plan, m, &micro) == EN_OK; m += stride) {
         eni_sampler_indices(sampler, &micro, indices);
-        eni_dataset_gather(set, ENI_TRAIN, ENI_NO_EPOCH, indices, micro.count, x + at * SAMPLE, labels + at);
+        eni_dataset_gather(set, ENI_TRAIN, micro.epoch, indices, micro.count, x + at * SAMPLE, labels + at);
         at += micro.count;
     }
     assert_int_equal(at, c->nsamples);
@@ -198,10 +205,44 @@ static void test_the_end_waits_for_its_turn(void **state)
 static int open_set(void **state)
 {
     const eni_data_options options = {
-        .name = "synthetic", .limit_train = N, .limit_test = 1, .want = {4, 4, 1, 10, 0}};
+        .name = "synthetic",
+        .limit_train = N,
+        .limit_test = 1,
+        .want = {4, 4, 1, 10, 0},
+        .transform = {.pad = 1, .crop = 4, .has_flip = true}}; /* epochs differ */
     (void)state;
     gpu_rig_open(&rig, 0, 0);
     return eni_dataset_open(&options, &set);
+}
+
+static void *put(const void *from, uint64_t bytes)
+{
+    void *there;
+    GPU_OK(rig.ops->alloc(rig.ctx, bytes, &there));
+    GPU_OK(rig.ops->copy(rig.ctx, there, from, bytes, EN_COPY_IN));
+    GPU_OK(rig.ops->sync(rig.ctx));
+    return there;
+}
+
+/* The same of batches that the GPU makes: of a set there, or of bytes that each batch brings. */
+static void test_images_made_there(void **state)
+{
+    static const eni_form forms[] = {ENI_FORM_CUTS, ENI_FORM_BYTES};
+    for (int i = 0; i < 2; i++) {
+        form = forms[i];
+        eni_pixels_describe_to_gpu(&set->pixels, &pixels);
+        float *table = put(set->pixels.table, sizeof set->pixels.table);
+        uint8_t *images = form == ENI_FORM_CUTS ? put(set->split[ENI_TRAIN].x, N * SAMPLE) : NULL;
+        pixels.table = table;
+        pixels.images = images;
+        pixels.image_bytes = SAMPLE;
+        test_each_step_reads_its_batch(state);
+        test_a_rank_without_samples(state);
+        test_the_end_waits_for_its_turn(state);
+        rig.ops->free(rig.ctx, table);
+        rig.ops->free(rig.ctx, images);
+    }
+    form = ENI_FORM_FLOATS;
 }
 
 static int close_set(void **state)
@@ -218,6 +259,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_each_step_reads_its_batch),
         cmocka_unit_test(test_a_rank_without_samples),
         cmocka_unit_test(test_the_end_waits_for_its_turn),
+        cmocka_unit_test(test_images_made_there),
     };
     int ngpus;
     const int code = gpu_rig_find(&rig, argc, argv, &ngpus);

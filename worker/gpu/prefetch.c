@@ -15,6 +15,8 @@ struct eni_prefetch {
     eni_prefetch_config config;
     const en_gpu *gpu;
     buffer buffers[2];
+    uint8_t *
+        raw; /* on the device, read and written in PREFETCH alone: one for both buffers; NULL without pixels */
     uint64_t filled, given; /* batches; filled is given, or given + 1 */
     en_status end;          /* how the stream ended; returned when its turn comes */
 };
@@ -34,14 +36,16 @@ en_status eni_prefetch_open(const eni_prefetch_config *config, eni_prefetch **pr
     if (prefetch == NULL) return EN_ENOMEM;
     prefetch->config = *config;
     prefetch->gpu = config->device->gpu;
-    for (int i = 0; i < 2; i++) {
-        const en_status st = open_buffer(prefetch, &prefetch->buffers[i]);
-        if (st == EN_OK) continue;
+    en_status st = EN_OK;
+    if (config->pixels != NULL)
+        st = config->device->alloc(config->ctx, config->rows * config->raw_bytes, (void **)&prefetch->raw);
+    for (int i = 0; i < 2 && st == EN_OK; i++)
+        st = open_buffer(prefetch, &prefetch->buffers[i]);
+    if (st == EN_OK)
+        *prefetch_out = prefetch;
+    else
         eni_prefetch_close(prefetch);
-        return st;
-    }
-    *prefetch_out = prefetch;
-    return EN_OK;
+    return st;
 }
 
 void eni_prefetch_close(eni_prefetch *prefetch)
@@ -54,7 +58,28 @@ void eni_prefetch_close(eni_prefetch *prefetch)
         prefetch->config.device->free(prefetch->config.ctx, b->x);
         prefetch->config.device->free(prefetch->config.ctx, b->target);
     }
+    prefetch->config.device->free(prefetch->config.ctx, prefetch->raw);
     eni_free(prefetch);
+}
+
+static en_status bring(eni_prefetch *prefetch, const eni_batch *from, void *x)
+{
+    const eni_prefetch_config *c = &prefetch->config;
+    const uint64_t n = from->micro.count;
+    if (c->pixels == NULL)
+        return prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, x, from->x, n * c->sample_bytes, EN_COPY_IN);
+    en_gpu_pixels pixels = *c->pixels;
+    pixels.cuts = prefetch->raw;
+    pixels.cut_bytes = c->raw_bytes;
+    pixels.out = x;
+    pixels.count = n;
+    if (pixels.images == NULL) {
+        pixels.images = prefetch->raw + sizeof(en_gpu_cut);
+        pixels.image_bytes = c->raw_bytes;
+    }
+    EN_TRY(prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, prefetch->raw, from->x, n * c->raw_bytes,
+                               EN_COPY_IN));
+    return prefetch->gpu->pixels(c->ctx, EN_STREAM_PREFETCH, &pixels);
 }
 
 /* Enqueues the copy of a batch in PREFETCH; the loader keeps the batch until two more have been taken. */
@@ -67,7 +92,7 @@ static en_status fill(eni_prefetch *prefetch, const eni_batch *from)
     prefetch->filled++;
     if (n == 0) return EN_OK;
     EN_TRY(prefetch->gpu->wait_event(c->ctx, EN_STREAM_PREFETCH, b->read));
-    EN_TRY(prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, b->x, from->x, n * c->sample_bytes, EN_COPY_IN));
+    EN_TRY(bring(prefetch, from, b->x));
     EN_TRY(prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, b->target, from->target, n * c->target_bytes,
                                EN_COPY_IN));
     return prefetch->gpu->event_record(b->copied, EN_STREAM_PREFETCH);

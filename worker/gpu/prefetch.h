@@ -1,4 +1,4 @@
-/* prefetch.h - copies the next batch to a GPU while this one is computed. */
+/* prefetch.h - brings the next batch to a GPU while this one is computed: copies it, or makes it there of stored bytes. */
 #ifndef WORKER_GPU_PREFETCH_H
 #define WORKER_GPU_PREFETCH_H
 
@@ -12,8 +12,11 @@ typedef struct eni_prefetch_config {
     const en_device *device; /* with .gpu */
     en_ctx *ctx;
     eni_loader *loader;
-    uint64_t rows;                                   /* of the largest batch */
-    uint64_t sample_bytes, target_bytes;             /* of one sample */
+    uint64_t rows;                       /* of the largest batch */
+    uint64_t sample_bytes, target_bytes; /* of one sample, as the model reads it */
+    /* Not NULL: makes x of the loader's form, of raw_bytes a sample. images NULL: they follow their cuts. */
+    const en_gpu_pixels *pixels;
+    uint64_t raw_bytes;
     en_status (*await)(void *user, en_event *event); /* blocks until the event is reached */
     void *user;
 } eni_prefetch_config;

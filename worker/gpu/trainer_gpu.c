@@ -18,6 +18,7 @@
 #include "core/try.h"
 #include "models/evaluation.h"
 #include "worker/gpu/gpus.h"
+#include "worker/gpu/images.h"
 #include "worker/gpu/prefetch.h"
 #include "worker/gpu/scaler.h"
 #include "worker/statistics.h"
@@ -572,6 +573,8 @@ static en_status open_prefetch(eni_worker *w)
                                         .rows =
                                             w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
                                         .sample_bytes = d->sample_floats * sizeof(float),
+                                        .pixels = w->gpu.form == ENI_FORM_FLOATS ? NULL : &w->gpu.pixels,
+                                        .raw_bytes = eni_dataset_sample_bytes(d, w->gpu.form),
                                         .target_bytes = eni_dataset_target_bytes(d),
                                         .await = await,
                                         .user = w};
@@ -586,6 +589,8 @@ static en_status warm_up(void *self)
                                   .unregister_memory = unregister_memory,
                                   .pin_user = &w->device};
     EN_TRY(eni_warm_up(w));
+    EN_TRY(eni_images_open(w));
+    options.form = w->gpu.form;
     EN_TRY(eni_start_loader(w, &options));
     EN_TRY(open_prefetch(w));
     return eni_gpus_report(w->gpu.gpus);
@@ -618,6 +623,7 @@ static void report_rank(void *self, json_t *report)
     eni_json_set_int(gpu, "graph_steps", w->gpu.step->nlaunched);
     eni_json_set_text(gpu, "no_graph_because", w->gpu.step->why_not);
     eni_json_set_int(gpu, "copied_bytes", w->gpu.copied);
+    eni_json_set_text(gpu, "data", eni_images_form(w));
     if (scaler != NULL) {
         eni_json_set_int(gpu, "overflows", scaler->scale.overflows);
         eni_json_set_int(gpu, "samples_overflown", w->gpu.overflown);
@@ -679,6 +685,7 @@ void eni_gpu_close(eni_worker *w)
     for (int s = 0; s < ENI_SPLITS; s++)
         eni_evaluation_close(w->gpu.evaluation[s]);
     eni_prefetch_close(w->gpu.prefetch);
+    eni_images_close(w);
 }
 
 const eni_trainer_ops eni_trainer_gpu = {.open = open_trainer,
