@@ -112,8 +112,8 @@ typedef struct en_sim en_sim;
  *
  * Success: *sim_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi.
  * EN_EINVAL: a setting, with the nearest one named, the problem or the options. EN_ENOENT: no such strategy, no folder of
- * strategies, or no file or run that `compute` names; EN_EIO: it cannot be read. What a plugin that cannot be loaded
- * comes to: EN_EVERSION, EN_EFORMAT, EN_EUNSUPPORTED. EN_ENOMEM. */
+ * strategies, or no file or run that `compute` names; EN_EIO: it cannot be read. EN_EVERSION, EN_EFORMAT,
+ * EN_EUNSUPPORTED: a plugin that cannot be loaded. EN_ENOMEM. */
 EN_SIM_API en_status en_sim_open(const en_sim_problem *problem, const char *const *settings, size_t nsettings,
                                  const en_sim_options *options, en_sim **sim_out);
 
