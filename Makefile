@@ -2,7 +2,7 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CMAKE_FLAGS ?=
-# The target of `make tests`: tests, or units, which omits those of whole programs (tests/system).
+# The targets of `make tests`: tests, or units, which omits those of whole programs (tests/system), or some programs.
 TESTS ?= tests
 
 # Packages for a build, the tests and the demo; README.md explains each.
@@ -79,7 +79,7 @@ soak: deps ## the longest tests: hundreds of kills, every phase of every strateg
 isa: deps ## the tests of kernels, as on a CPU without AVX-512 and on one without AVX2
 	@$(MAKE) --no-print-directory tests
 	@for isa in AVX2 SSE41; do echo "DNNL_MAX_CPU_ISA=$$isa:"; DNNL_MAX_CPU_ISA=$$isa ctest --test-dir $(BUILD) --no-tests=error \
-	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -E '^ops_sweep|_avx2$$' -LE 'gpu|soak' --output-on-failure || exit 1; done
+	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -E '^ops_sweep|_avx2$$' -LE 'gpu|soak|long' --output-on-failure || exit 1; done
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS=--preset=asan
