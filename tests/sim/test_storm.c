@@ -9,7 +9,7 @@
 
 /* Promise: Client and store survive lost messages, dead stores and dead ranks. */
 
-static uint64_t seeds = 500, first = 1; /* a strategy: 6,000 in all */
+static uint64_t seeds = 500, first = 1; /* a strategy */
 
 static const struct {
     const char *spec;
@@ -23,6 +23,7 @@ static const struct {
     {"ssp:bound=3", ENI_PROMISE_AT_ONCE},
     {"hierarchical", ENI_PROMISE_ENDS},
     {"hierarchical:bound=2", ENI_PROMISE_ENDS},
+    {"ringmaster:threshold=2", ENI_PROMISE_MAY_DROP},
     {RIG_ZOO "softsync:quorum=2", ENI_PROMISE_EXACT},
     {RIG_ZOO "backup:quorum=2", ENI_PROMISE_MAY_DROP},
     {RIG_ZOO "late", ENI_PROMISE_MAY_DROP},
