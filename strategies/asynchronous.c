@@ -7,7 +7,8 @@
  * since. Each of the four is ps-async as long as its rule does nothing, in log and bytes.
  *
  *     ringmaster       drops what is too old                Maranjyan, Tyurin & Richtarik, ICML 2025
- *     delay-adaptive   shrinks the rate of what is old      Mishchenko, Bach, Even & Woodworth, NeurIPS 2022
+ *     delay-adaptive   shrinks the rate of what is old      Mishchenko, Bach, Even & Woodworth, NeurIPS 2022; Koloskova,
+ *                                                           Stich & Jaggi, NeurIPS 2022
  *
  * The unit is the partition: a gradient may be dropped by one bucket's partition and taken by another's. The papers have one
  * version for the whole model; with one bucket and one shard so has Entrain. */
@@ -68,17 +69,62 @@ static void ringmaster_theory(en_host *host, void *state, en_theory *theory_out)
     promise(theory_out, isinf(host->num(host, "threshold")) ? host->world->nranks - 1 : -1);
 }
 
+/* ---- delay-adaptive (Mishchenko'22, arXiv 2206.07638; Koloskova'22, arXiv 2206.08307) ------------------------ */
+
+/* x(k+1) = x(k) - rate min(1, W / delay)^power g: the authors' code has rate W / max(W, delay) (konstmish/asynchronous_sgd,
+ * run(), read), which is their rate min(1/W, 1/delay) up to a constant; Koloskova's is any rate below 1/delay beyond a delay
+ * of W, as many gradients as are computed at once. The power is ours. The weight is on the gradient, so momentum and weight
+ * decay stay as they are; the papers have neither. */
+static const en_option adaptive_options[] = {
+    {sizeof(en_option), EN_OPT_INT, "power", "of min(1, W / delay), the factor of the rate; 0: none", 1, 0,
+     64, NULL},
+    {0},
+};
+
+static en_status adaptive_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state;
+    const uint64_t delay = delay_of(part, msg);
+    const double factor = delay > part->nranks ? part->nranks / (double)delay : 1;
+    double weight = 1;
+    for (double power = store->num(store, "power"); power > 0; power--)
+        weight *= factor;
+    return step_with(store, part, msg, weight);
+}
+
+/* ---- of all that drop nothing and gather nothing -------------------------------------------------------- */
+
+static void async_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)state;
+    promise(theory_out, host->world->nranks - 1);
+}
+
 /* ---- the tables ----------------------------------------------------------------------------------------- */
 
+#define ASYNCHRONOUS .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .submit = push_submit
+
+static const en_strategy delay_adaptive = {
+    ASYNCHRONOUS,
+    .name = "delay-adaptive",
+    .help = "delay-adaptive ASGD: ps-async whose rate shrinks by W / delay for gradients older than W steps",
+    .paper =
+        "Mishchenko'22, asynchronous SGD beats minibatch SGD under arbitrary delays; Koloskova'22, sharper "
+        "convergence guarantees for asynchronous SGD (both NeurIPS)",
+    .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
+    .options = adaptive_options,
+    .theory = async_theory,
+    .on_push = adaptive_push,
+};
+
 static const en_strategy ringmaster = {
-    .abi = EN_STRATEGY_ABI,
-    .size = sizeof(en_strategy),
+    ASYNCHRONOUS,
     .name = "ringmaster",
     .help = "Ringmaster ASGD: ps-async that drops gradients with a delay of `threshold` steps or more",
     .paper = "Maranjyan, Tyurin & Richtarik, ICML'25, Ringmaster ASGD, alg. 4 (without calculation stops)",
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = ringmaster_options,
-    .submit = push_submit,
+    .next = &delay_adaptive,
     .theory = ringmaster_theory,
     .on_push = ringmaster_push,
 };

@@ -24,6 +24,8 @@ static const struct {
     {"hierarchical", ENI_PROMISE_ENDS},
     {"hierarchical:bound=2", ENI_PROMISE_ENDS},
     {"ringmaster:threshold=2", ENI_PROMISE_MAY_DROP},
+    {"delay-adaptive", ENI_PROMISE_ENDS},
+    {"delay-adaptive:power=0", ENI_PROMISE_AT_ONCE},
     {RIG_ZOO "softsync:quorum=2", ENI_PROMISE_EXACT},
     {RIG_ZOO "backup:quorum=2", ENI_PROMISE_MAY_DROP},
     {RIG_ZOO "late", ENI_PROMISE_MAY_DROP},

@@ -13,7 +13,7 @@ struct reference {
     const char *spec;
     /* What becomes of a gradient (COUNT) of this delay, computed on `base`: true if the model steps with it now. */
     bool (*rule)(reference *ref, uint64_t delay, const double *base, double *gradient);
-    double option; /* its number */
+    double option;                     /* its number */
     double weights[PUSHES + 1][COUNT]; /* by version */
     double momentum[COUNT], sum[COUNT];
     uint64_t version, gathered, dropped, oldest, delays, micro_batch[WORLD];
@@ -68,6 +68,16 @@ static bool ringmaster(reference *ref, uint64_t delay, const double *base, doubl
     return false;
 }
 
+/* Mishchenko'22: the rate is rate W / max(W, delay), here to a power. */
+static bool adaptive(reference *ref, uint64_t delay, const double *base, double *gradient)
+{
+    (void)base;
+    const double factor = pow(WORLD / fmax(WORLD, (double)delay), ref->option);
+    for (uint64_t i = 0; i < COUNT; i++)
+        gradient[i] *= factor;
+    return true;
+}
+
 /* ---- the comparison ------------------------------------------------------------------------------------- */
 
 /* One bucket and one shard, so that a version of the partition is one of the model; uneven speeds. */
@@ -102,7 +112,9 @@ static void ringmaster_is_algorithm_4(void **state)
     static const struct {
         const char *spec;
         double threshold;
-    } of[] = {{"ringmaster", 2 * WORLD}, {"ringmaster:threshold=1", 1}, {"ringmaster:threshold=3", 3},
+    } of[] = {{"ringmaster", 2 * WORLD},
+              {"ringmaster:threshold=1", 1},
+              {"ringmaster:threshold=3", 3},
               {"ringmaster:threshold=1W", WORLD}};
     static reference ref;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
@@ -111,6 +123,22 @@ static void ringmaster_is_algorithm_4(void **state)
         assert_true(ref.dropped > 0);
         assert_true((double)ref.oldest < of[i].threshold);
         if (of[i].threshold <= WORLD) assert_int_equal(ref.oldest, of[i].threshold - 1);
+    }
+}
+
+static void delay_adaptive_shrinks_the_rate(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec;
+        double power;
+    } of[] = {{"delay-adaptive", 1}, {"delay-adaptive:power=0", 0}, {"delay-adaptive:power=3", 3}};
+    static reference ref;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        ref = (reference){.spec = of[i].spec, .rule = adaptive, .option = of[i].power};
+        is_the_sequential_loop(&ref, WORLD);
+        assert_int_equal(ref.version, PUSHES);
+        assert_true(ref.oldest > WORLD); /* some were shrunk */
     }
 }
 
@@ -136,8 +164,8 @@ static void hashes_of(const char *spec, int world, char hashes_out[2][ENI_DIGEST
 static void rules_that_do_nothing_are_ps_async(void **state)
 {
     (void)state;
-    static const char *const off[] = {"ringmaster:threshold=inf"};
-    static const char *const on[] = {"ringmaster"};
+    static const char *const off[] = {"ringmaster:threshold=inf", "delay-adaptive:power=0"};
+    static const char *const on[] = {"ringmaster:threshold=4", "delay-adaptive"};
     for (int world = 1; world <= 6; world++) {
         char async[2][ENI_DIGEST_HEX], other[2][ENI_DIGEST_HEX];
         hashes_of("ps-async", world, async);
@@ -158,6 +186,7 @@ static void rules_that_do_nothing_are_ps_async(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ringmaster_is_algorithm_4),
+                                       cmocka_unit_test(delay_adaptive_shrinks_the_rate),
                                        cmocka_unit_test(rules_that_do_nothing_are_ps_async)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
