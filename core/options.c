@@ -289,7 +289,9 @@ static en_status make_canonical(eni_options *options)
         const value *v = &options->values[i];
         char number[32];
         eni_format_real(v->num, number, sizeof number);
-        const char *text = v->option->type == EN_OPT_TEXT ? v->text : number;
+        const char *text = v->option->type == EN_OPT_TEXT      ? v->text
+                           : v->power_of_w == 1 && v->num == 1 ? ""
+                                                               : number;
         eni_text_add(options->canonical, bytes, "%s%s=%s%s", i ? "," : "", v->option->key, text,
                      v->power_of_w == 0  ? ""
                      : v->power_of_w > 0 ? "W"

@@ -140,7 +140,7 @@ static void some_values_follow_the_workers(void **state)
                                       "threshold=2WW", "threshold=-2W", "alpha=2/W",      "alpha=0.1W",
                                       "alpha=0/W",     "alpha=/W",      "alpha=1",        "threshold="};
     is_of_workers("", "threshold=2W,alpha=0.9/W", 8, 0.9 / 4);
-    is_of_workers("threshold=W,alpha=0.5", "threshold=1W,alpha=0.5", 4, 0.5);
+    is_of_workers("threshold=W,alpha=0.5", "threshold=W,alpha=0.5", 4, 0.5);
     is_of_workers("threshold=inf,alpha=0.5/W", "threshold=inf,alpha=0.5/W", INFINITY, 0.125);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         eni_options *options = NULL;

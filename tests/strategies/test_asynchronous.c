@@ -14,9 +14,10 @@ struct reference {
     /* What becomes of a gradient (COUNT) of this delay, computed on `base`: true if the model steps with it now. */
     bool (*rule)(reference *ref, uint64_t delay, const double *base, double *gradient);
     double option;                     /* its number */
+    bool is_off;                       /* of softsync: rate=none */
     double weights[PUSHES + 1][COUNT]; /* by version */
     double momentum[COUNT], sum[COUNT];
-    uint64_t version, gathered, dropped, oldest, delays, micro_batch[WORLD];
+    uint64_t version, gathered, dropped, oldest, delays, micro_batch[2 * WORLD];
 };
 
 static void gradient_of(uint64_t micro_batch, const double *on, double *gradient_out)
@@ -78,6 +79,43 @@ static bool adaptive(reference *ref, uint64_t delay, const double *base, double 
     return true;
 }
 
+/* Zhang'16: the mean of `option` gradients, each over its delay. */
+static bool softsync(reference *ref, uint64_t delay, const double *base, double *gradient)
+{
+    (void)base;
+    for (uint64_t i = 0; i < COUNT; i++)
+        ref->sum[i] += gradient[i] / (delay > 1 && !ref->is_off ? (double)delay : 1);
+    if ((double)++ref->gathered < ref->option) return false;
+    for (uint64_t i = 0; i < COUNT; i++) {
+        gradient[i] = ref->sum[i] / ref->option;
+        ref->sum[i] = 0;
+    }
+    ref->gathered = 0;
+    return true;
+}
+
+/* Zheng'17, eq. 10: the weights that the worker was sent last are those of `base`. */
+static bool dc(reference *ref, uint64_t delay, const double *base, double *gradient)
+{
+    (void)delay;
+    for (uint64_t i = 0; i < COUNT; i++)
+        gradient[i] += ref->option * gradient[i] * gradient[i] * (ref->weights[ref->version][i] - base[i]);
+    return true;
+}
+
+/* The same, algorithm 2: lambda is lambda0 / sqrt(mean square + 1e-7). */
+static bool dc_adaptive(reference *ref, uint64_t delay, const double *base, double *gradient)
+{
+    (void)delay;
+    for (uint64_t i = 0; i < COUNT; i++) {
+        const double square = gradient[i] * gradient[i];
+        ref->sum[i] = 0.95 * ref->sum[i] + 0.05 * square;
+        gradient[i] +=
+            ref->option / sqrt(ref->sum[i] + 1e-7) * square * (ref->weights[ref->version][i] - base[i]);
+    }
+    return true;
+}
+
 /* ---- the comparison ------------------------------------------------------------------------------------- */
 
 /* One bucket and one shard, so that a version of the partition is one of the model; uneven speeds. */
@@ -115,7 +153,7 @@ static void ringmaster_is_algorithm_4(void **state)
     } of[] = {{"ringmaster", 2 * WORLD},
               {"ringmaster:threshold=1", 1},
               {"ringmaster:threshold=3", 3},
-              {"ringmaster:threshold=1W", WORLD}};
+              {"ringmaster:threshold=W", WORLD}};
     static reference ref;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         ref = (reference){.spec = of[i].spec, .rule = ringmaster, .option = of[i].threshold};
@@ -142,6 +180,73 @@ static void delay_adaptive_shrinks_the_rate(void **state)
     }
 }
 
+static void softsync_takes_means_of_stale_gradients(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec;
+        int world;
+        double gradients;
+        bool is_off;
+    } of[] = {{"softsync", 4, 1, false},          {"softsync:splits=2", 4, 2, false},
+              {"softsync:splits=1", 4, 4, false}, {"softsync:splits=2", 5, 2, false},
+              {"softsync:splits=3", 8, 2, false}, {"softsync:splits=2,rate=none", 8, 4, true}};
+    static reference ref;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        ref = (reference){
+            .spec = of[i].spec, .rule = softsync, .option = of[i].gradients, .is_off = of[i].is_off};
+        is_the_sequential_loop(&ref, of[i].world);
+        assert_int_equal(ref.version, PUSHES / (int)of[i].gradients);
+    }
+}
+
+static void dc_asgd_is_equation_10(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec;
+        bool is_adaptive;
+        double lambda;
+    } of[] = {{"dc-asgd", false, 0.04},
+              {"dc-asgd:lambda=2", false, 2},
+              {"dc-asgd:adaptive", true, 2},
+              {"dc-asgd:adaptive=on,lambda0=0.5", true, 0.5}};
+    static reference ref;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        ref = (reference){
+            .spec = of[i].spec, .rule = of[i].is_adaptive ? dc_adaptive : dc, .option = of[i].lambda};
+        is_the_sequential_loop(&ref, WORLD);
+    }
+}
+
+/* (W - 1) / c at any speeds. A worker joins or leaves while others work, so the ends of a run count a little less. */
+static void staleness_is_that_of_softsync(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec;
+        int world;
+        double mean;
+    } of[] = {
+        {"softsync:splits=1", 30, 29.0 / 30}, {"softsync:splits=15", 30, 29.0 / 2}, {"softsync", 30, 29},
+        {"softsync:splits=2", 8, 7.0 / 4},    {"softsync:splits=3", 8, 7.0 / 2},    {"softsync", 8, 7}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        rig r;
+        rig_init(&r, of[i].spec, of[i].world, 30000);
+        r.config.bucket_cap_bytes = 0;
+        r.config.schedule.base = 1e-4;
+        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+        const eni_sim_result *out = rig_run(&r);
+        const double mean = eni_histogram_mean(&out->staleness);
+        if (!(fabs(mean / of[i].mean - 1) < 0.01) || fabs(out->theory.staleness - of[i].mean) > 1e-9)
+            fail_msg("%s, %d workers: staleness %.3f, theory %.3f", of[i].spec, of[i].world, mean,
+                     of[i].mean);
+        printf("PROMISE %s (virtual): %d workers, mean staleness %.3f, (W - 1) / c = %.3f\n", of[i].spec,
+               of[i].world, mean, of[i].mean);
+        rig_fini(&r);
+    }
+}
+
 /* ---- ps-async ------------------------------------------------------------------------------------------- */
 
 /* Three buckets on two shards, lognormal times, a slow worker, a ragged end: rules that do nothing leave no trace. */
@@ -164,8 +269,12 @@ static void hashes_of(const char *spec, int world, char hashes_out[2][ENI_DIGEST
 static void rules_that_do_nothing_are_ps_async(void **state)
 {
     (void)state;
-    static const char *const off[] = {"ringmaster:threshold=inf", "delay-adaptive:power=0"};
-    static const char *const on[] = {"ringmaster:threshold=4", "delay-adaptive"};
+    static const char *const off[] = {"ringmaster:threshold=inf", "delay-adaptive:power=0",
+                                      "softsync:rate=none", "dc-asgd:lambda=0", "dc-asgd:adaptive,lambda0=0"};
+    static const char *const on[] = {"ringmaster:threshold=4",      "delay-adaptive", "softsync",
+                                     "softsync:rate=none,splits=1", "dc-asgd",        "dc-asgd:adaptive"};
+    static const char *const one[] = {"ringmaster:threshold=1", "delay-adaptive", "softsync", "dc-asgd",
+                                      "dc-asgd:adaptive"};
     for (int world = 1; world <= 6; world++) {
         char async[2][ENI_DIGEST_HEX], other[2][ENI_DIGEST_HEX];
         hashes_of("ps-async", world, async);
@@ -179,6 +288,12 @@ static void rules_that_do_nothing_are_ps_async(void **state)
             assert_string_not_equal(other[0], async[0]);
         }
     }
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        char solo[2][ENI_DIGEST_HEX], other[2][ENI_DIGEST_HEX];
+        hashes_of("solo", 1, solo);
+        hashes_of(one[i], 1, other);
+        assert_string_equal(other[0], solo[0]);
+    }
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         printf("PROMISE same log and bytes (virtual): %s = ps-async, 1 to 6 workers\n", off[i]);
 }
@@ -187,6 +302,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ringmaster_is_algorithm_4),
                                        cmocka_unit_test(delay_adaptive_shrinks_the_rate),
+                                       cmocka_unit_test(softsync_takes_means_of_stale_gradients),
+                                       cmocka_unit_test(staleness_is_that_of_softsync),
+                                       cmocka_unit_test(dc_asgd_is_equation_10),
                                        cmocka_unit_test(rules_that_do_nothing_are_ps_async)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -282,6 +282,7 @@ eni_promise eni_promise_of(const char *strategy_name)
     } of[] = {{"ps-sync", ENI_PROMISE_EXACT},
               {"ps-async", ENI_PROMISE_AT_ONCE},
               {"ssp", ENI_PROMISE_AT_ONCE},
+              {"dc-asgd", ENI_PROMISE_AT_ONCE},
               {"ringmaster", ENI_PROMISE_MAY_DROP}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (strcmp(strategy_name, of[i].name) == 0) return of[i].promise;
