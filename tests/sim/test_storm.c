@@ -24,6 +24,8 @@ static const struct {
     {"hierarchical", ENI_PROMISE_ENDS},
     {"hierarchical:bound=2", ENI_PROMISE_ENDS},
     {"ringmaster:threshold=2", ENI_PROMISE_MAY_DROP},
+    {"easgd:period=2", ENI_PROMISE_ENDS},
+    {"easgd:period=1,momentum=0.9", ENI_PROMISE_ENDS},
     {"dc-asgd", ENI_PROMISE_AT_ONCE},
     {"dc-asgd:adaptive", ENI_PROMISE_AT_ONCE},
     {"softsync", ENI_PROMISE_ENDS},
