@@ -100,8 +100,8 @@ static en_status adaptive_push(en_store *store, void *state, const en_partition 
 
 /* x(k+1) = x(k) - 1/c sum over c gradients of (rate / max(1, delay)) g, where c = floor(W / splits): `splits` is the paper's n,
  * the number of steps in the time of W gradients. c counts gradients, also two of one worker. The mean weighs by samples,
- * which are equal in the paper. What is gathered when the last worker ends is stepped with, so that no answered gradient is
- * lost; the paper's servers never end. */
+ * which are equal in the paper. The end of the last worker steps with what is gathered, so that no answered gradient is lost;
+ * the paper's servers never end. */
 typedef struct softsync {
     uint64_t gathered;
 } softsync;
