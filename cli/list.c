@@ -62,6 +62,8 @@ static void print_strategy(void *user, const en_strategy *strategy, const char *
     char family[sizeof search->family] = "";
     const char *file = path != NULL ? strstr(path, "/strategy_") : NULL;
     if (file != NULL) snprintf(family, sizeof family, "%.*s", (int)strcspn(file + 10, "."), file + 10);
+    for (char *c = family; *c != 0; c++)
+        if (*c == '_') *c = ' ';
     if (search->words != NULL && !mentions(strategy->name, search->words) &&
         !mentions(strategy->help, search->words) && !mentions(strategy->paper, search->words) &&
         !mentions(family, search->words))

@@ -1,4 +1,4 @@
-/* test_local_sgd.c - local SGD and its outer steps (strategies/local.c) on the virtual host, against a loop in doubles of the
+/* test_local_sgd.c - local SGD and its outer steps (strategies/local_sgd.c) on the virtual host, against a loop in doubles of the
  * papers' equations, against each other where they meet, and diloco against the numbers that torchft publishes. */
 #include <jansson.h>
 
@@ -217,7 +217,10 @@ static void islands_of_diloco(void **state)
     static const struct {
         const char *groups;
         int nranks, of[RANKS];
-    } cuts[] = {{"2", 4, {0, 0, 1, 1}}, {"0,2;1,3", 4, {0, 1, 0, 1}}, {"3", 6, {0, 0, 1, 1, 2, 2}}, {"0;1-3", 4, {0, 1, 1, 1}}};
+    } cuts[] = {{"2", 4, {0, 0, 1, 1}},
+                {"0,2;1,3", 4, {0, 1, 0, 1}},
+                {"3", 6, {0, 0, 1, 1, 2, 2}},
+                {"0;1-3", 4, {0, 1, 1, 1}}};
     const outer_rule rule = {.outer = DILOCO, .period = 5, .beta = 0.9, .alpha = 0.7, .is_nesterov = true};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         trial t = {.spec = "diloco:period=5",
@@ -241,7 +244,8 @@ static void near(const char *a, const char *b, float momentum, uint64_t warmup)
               other = {.spec = b, .nranks = n, .steps = 30, .momentum = momentum, .warmup = warmup};
         train(&one);
         train(&other);
-        if (!(gap_of(&one, &other) < 1e-6)) fail_msg("%s and %s, %d ranks: %.1e", a, b, n, gap_of(&one, &other));
+        if (!(gap_of(&one, &other) < 1e-6))
+            fail_msg("%s and %s, %d ranks: %.1e", a, b, n, gap_of(&one, &other));
     }
     printf("PROMISE equal to 1e-6 (virtual): %s = %s, momentum %g, 1 to %d ranks\n", a, b, (double)momentum,
            RANKS);
@@ -288,7 +292,8 @@ static void same_bytes_where_they_are_one(void **state)
         b.groups = groups;
         same_bytes(a, b);
     }
-    printf("PROMISE same bytes (virtual): local-sgd = grouped with one rank a group = examples/localsgd.c; of one rank "
+    printf("PROMISE same bytes (virtual): local-sgd = grouped with one rank a group = examples/localsgd.c; "
+           "of one rank "
            "= solo; diloco with groups of one = without groups\n");
 }
 
@@ -310,7 +315,8 @@ static void bytes_are_those_of_the_theory(void **state)
         trial t = {.spec = of[i].spec, .groups = of[i].groups, .nranks = 4, .steps = 40, .momentum = 0.9f};
         train(&t);
         if (!(fabs(t.sent / of[i].sent - 1) < 1e-3 && fabs(t.theory.sent - of[i].sent) < 1e-9))
-            fail_msg("%s: sent %.4f, theory %.4f, expected %.4f", of[i].spec, t.sent, t.theory.sent, of[i].sent);
+            fail_msg("%s: sent %.4f, theory %.4f, expected %.4f", of[i].spec, t.sent, t.theory.sent,
+                     of[i].sent);
     }
 }
 
@@ -341,7 +347,8 @@ static double published(const json_t *steps, uint64_t step, const char *layer)
 }
 
 /* The published steps from `from` up to `to`, where our run begins with the weight of `from`. */
-static void follows(const char *spec, const json_t *replica, int rank, const char *layer, uint64_t from, uint64_t to)
+static void follows(const char *spec, const json_t *replica, int rank, const char *layer, uint64_t from,
+                    uint64_t to)
 {
     float init[COUNT];
     rig r;

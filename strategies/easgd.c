@@ -1,4 +1,4 @@
-/* elastic.c - easgd: workers train alone, and every `period` steps each pulls the center a little towards itself and itself
+/* easgd.c - easgd: workers train alone, and every `period` steps each pulls the center a little towards itself and itself
  * towards the center (Zhang, Choromanska & LeCun, NeurIPS 2015, arXiv 1412.6651, alg. 1 and 2, asynchronous).
  *
  *     worker i   x(i) --.            .--> x(i) -= alpha (x(i) - z), then its step with the gradient at the x(i) before

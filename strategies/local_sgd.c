@@ -1,4 +1,4 @@
-/* local.c - local SGD: islands train alone for some steps, then they agree.
+/* local_sgd.c - local SGD: islands train alone for some steps, then they agree.
  *
  *     island 0   step  step  step --.                .--> step  step ..
  *     island 1   step  step  step --+-- agreement ---+--> step  step ..        once in `period` steps

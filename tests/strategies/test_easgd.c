@@ -1,4 +1,4 @@
-/* test_elastic.c - easgd against the two algorithms of its paper: a loop in double that knows the order of the exchanges, the
+/* test_easgd.c - easgd against the two algorithms of its paper: a loop in double that knows the order of the exchanges, the
  * sum that an exchange keeps, and the bound inside which x^2/2 is stable. */
 #include <inttypes.h>
 
