@@ -80,7 +80,9 @@ static bool has_key(eni_host *host, const char *operation, const char *key, bool
 static double host_num(en_host *table, const char *key)
 {
     eni_host *host = host_of(table);
-    return has_key(host, "num", key, false) ? eni_options_num(host->config.options, key) : 0;
+    return has_key(host, "num", key, false)
+               ? eni_options_num(host->config.options, key, host->config.world.nranks)
+               : 0;
 }
 
 static const char *host_text(en_host *table, const char *key)
