@@ -121,10 +121,15 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
     for (; at > 0 && comes_before(call, part->staged[at - 1]); at--)
         part->staged[at] = part->staged[at - 1];
     part->staged[at] = call;
-    call->weight = weight;
+    call->weight = store->last_weight = weight;
     call->is_staged = call->was_absorbed = true;
     if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
     return EN_OK;
+}
+
+double eni_store_last_weight(const eni_store *store)
+{
+    return store->last_weight;
 }
 
 void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call)
