@@ -28,7 +28,8 @@ static void report(const outcome *o)
     const eni_judgement *j = &o->judgement;
     printf("%s: ", o->config.strategy->name);
     if (j->agrees) {
-        printf("%" PRIu64 " schedules, %" PRIu64 " decisions and %" PRIu64 " weight vectors as in %s; largest difference "
+        printf("%" PRIu64 " schedules, %" PRIu64 " decisions and %" PRIu64
+               " weight vectors as in %s; largest difference "
                "of weights %.1e\n",
                o->schedules, j->decisions, j->vectors, o->config.reference->source, j->worst);
         return;
@@ -96,8 +97,8 @@ static en_status find_reference(const char *name, const char *flag, const eni_re
     *reference_out = eni_reference_find(name);
     if (*reference_out != NULL) return EN_OK;
     name_references(all, sizeof all);
-    return eni_fail(EN_EINVAL, "conform", "%s\"%.80s\" has no reference; those that have one are %s%s", flag, name, all,
-                    flag[0] == '\0' ? "; name one with --as" : "");
+    return eni_fail(EN_EINVAL, "conform", "%s\"%.80s\" has no reference; those that have one are %s%s", flag,
+                    name, all, flag[0] == '\0' ? "; name one with --as" : "");
 }
 
 static en_status conform(const eni_command_context *context, const char *spec, json_t *all, bool *agrees)
@@ -114,7 +115,8 @@ static en_status conform(const eni_command_context *context, const char *spec, j
         o->config.hooks = context->hooks;
         snprintf(as, sizeof as, "%s", o->config.strategy->name);
         if (c->as != NULL) st = eni_plugin_split("--as", c->as, as, &o->config.reference_options);
-        if (o->config.reference_options != NULL && o->config.reference_options[0] == '\0') o->config.reference_options = NULL;
+        if (o->config.reference_options != NULL && o->config.reference_options[0] == '\0')
+            o->config.reference_options = NULL;
     }
     if (st == EN_OK) st = find_reference(as, c->as != NULL ? "--as: " : "", &o->config.reference);
     if (st == EN_OK) st = try_schedules(o, c);
@@ -151,8 +153,8 @@ en_status eni_command_conform(const eni_command_context *context)
     const eni_config *c = context->config;
     sweep s = {.context = context, .all = c->json ? json_array() : NULL, .agrees = true};
     if (c->as != NULL && c->args.count != 1)
-        return eni_fail(EN_EINVAL, "conform", "--as says what one plugin claims to be, but %d are given; name one",
-                        c->args.count);
+        return eni_fail(EN_EINVAL, "conform",
+                        "--as says what one plugin claims to be, but %d are given; name one", c->args.count);
     for (int i = 0; i < c->args.count && s.status == EN_OK; i++)
         s.status = conform(context, c->args.item[i], s.all, &s.agrees);
     if (c->args.count == 0) {

@@ -33,7 +33,8 @@ typedef struct eni_recording {
     uint32_t nbuckets;
     const eni_bucket_range *bucket; /* (nbuckets) */
     const eni_sim_event *event;     /* (nevents) */
-    const float *const *seen; /* (nevents) STEP: the rank's weights (count), or NULL: it had no batch, or died before it */
+    const float *const
+        *seen; /* (nevents) STEP: the rank's weights (count), or NULL: it had no batch, or died before it */
     uint64_t nevents;
     bool has_ended; /* else the run failed after the last event */
 } eni_recording;
@@ -47,7 +48,8 @@ typedef struct eni_judgement {
     /* The first difference in the order of the log, unless it agrees. */
     uint64_t event;
     char finding[ENI_FINDING_TEXT];
-    char before[ENI_FINDING_LINES][ENI_FINDING_TEXT / 2]; /* the events before it on its partition; "": none */
+    char before[ENI_FINDING_LINES]
+               [ENI_FINDING_TEXT / 2]; /* the events before it on its partition; "": none */
 } eni_judgement;
 
 /* Judges a run into *judgement, whose counts grow. */
@@ -72,7 +74,7 @@ const eni_reference *eni_reference_find(const char *name);
 /* Runs the schedule of one seed and judges it. schedule_out: the schedule in words. EN_OK also when it does not agree,
  * or the plugin broke the contract (that is a finding); EN_EINVAL, logged: options that the plugin does not take;
  * EN_ENOMEM. */
-en_status eni_conform_run(const eni_conform_config *config, uint64_t seed, char schedule_out[ENI_SCHEDULE_TEXT],
-                          eni_judgement *judgement);
+en_status eni_conform_run(const eni_conform_config *config, uint64_t seed,
+                          char schedule_out[ENI_SCHEDULE_TEXT], eni_judgement *judgement);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct partition {
     uint64_t lo;   /* its first element */
     bool is_over;  /* a difference was found: what follows it proves nothing */
     bool in_step[ENI_PAPER_RANKS];
-    uint32_t called[ENI_PAPER_RANKS]; /* messages in its step */
+    uint32_t called[ENI_PAPER_RANKS];   /* messages in its step */
     char weighed[ENI_FINDING_TEXT / 2]; /* the first push whose weight is not the paper's */
 } partition;
 
@@ -39,14 +39,21 @@ typedef struct outcome {
 
 static void print_event(const eni_sim_event *e, uint64_t at, char *text_out, size_t bytes)
 {
-    const int n = snprintf(text_out, bytes, "event %" PRIu64 ", %.3f ms: rank %d ", at, (double)e->at_ns / 1e6, e->rank);
+    const int n = snprintf(text_out, bytes, "event %" PRIu64 ", %.3f ms: rank %d ", at,
+                           (double)e->at_ns / 1e6, e->rank);
     text_out += n;
     bytes -= (size_t)n;
     switch (e->type) {
-    case ENI_SIM_STEP: snprintf(text_out, bytes, "begins step %" PRIu64 " on micro-batch %" PRIu64, e->clock, e->version); break;
-    case ENI_SIM_PUSH: snprintf(text_out, bytes, "pushes at version %" PRIu64 ", base %" PRIu64, e->version, e->base); break;
+    case ENI_SIM_STEP:
+        snprintf(text_out, bytes, "begins step %" PRIu64 " on micro-batch %" PRIu64, e->clock, e->version);
+        break;
+    case ENI_SIM_PUSH:
+        snprintf(text_out, bytes, "pushes at version %" PRIu64 ", base %" PRIu64, e->version, e->base);
+        break;
     case ENI_SIM_REPLY: snprintf(text_out, bytes, "is answered with version %" PRIu64, e->version); break;
-    case ENI_SIM_TAKEN: snprintf(text_out, bytes, "has been taken: version %" PRIu64 ", weight %g", e->version, e->weight); break;
+    case ENI_SIM_TAKEN:
+        snprintf(text_out, bytes, "has been taken: version %" PRIu64 ", weight %g", e->version, e->weight);
+        break;
     case ENI_SIM_COLL: snprintf(text_out, bytes, "and others end a collective"); break;
     case ENI_SIM_SENDRECV: snprintf(text_out, bytes, "receives from rank %d", e->peer); break;
     default: snprintf(text_out, bytes, "has finished"); break;
@@ -98,8 +105,11 @@ static void compare(partition *t, uint64_t at, const double *paper, const float 
             t->out->worst = fmax(t->out->worst, gap);
             continue;
         }
-        find(t, at, "%s with %.8g in element %" PRIu64 " of bucket %u; the paper has %.8g%s%s%s", who, actual, e, t->bucket,
-             paper[e], t->weighed[0] != '\0' ? ", " : t->p.why[0] != '\0' ? ": " : "",
+        find(t, at, "%s with %.8g in element %" PRIu64 " of bucket %u; the paper has %.8g%s%s%s", who, actual,
+             e, t->bucket, paper[e],
+             t->weighed[0] != '\0' ? ", "
+             : t->p.why[0] != '\0' ? ": "
+                                   : "",
              t->weighed[0] != '\0' ? t->weighed : t->p.why, "");
         return;
     }
@@ -130,7 +140,8 @@ static void begin_step(partition *t, uint64_t at)
     worker->samples = has_batch ? r->samples(r->user, e->version) : 0;
     worker->rate = eni_paper_rate(&t->p, r->rates.falls ? samples_before(r, round) : 0);
     for (uint64_t i = 0; i < t->p.n; i++)
-        worker->g[i] = has_batch ? (double)r->gradient(r->user, e->version, t->lo + i, (float)worker->x[i]) : 0;
+        worker->g[i] =
+            has_batch ? (double)r->gradient(r->user, e->version, t->lo + i, (float)worker->x[i]) : 0;
 }
 
 static void compare_model(partition *t)
@@ -204,17 +215,21 @@ static void compare_push(partition *t, uint64_t at, const outcome *o, uint64_t v
     const bool has_stepped = o->version != e->version, must_step = p->version != version;
     const bool was_kept = has_stepped || !isnan(o->weight);
     char event[96], actual[64], expected[64];
-    snprintf(event, sizeof event, "rank %d pushed bucket %u to shard %d at version %" PRIu64 ", base %" PRIu64, e->rank,
-             t->bucket, t->shard, e->version, e->base);
+    snprintf(event, sizeof event,
+             "rank %d pushed bucket %u to shard %d at version %" PRIu64 ", base %" PRIu64, e->rank, t->bucket,
+             t->shard, e->version, e->base);
     tell(was_kept, has_stepped, o->weight, actual);
     tell(!p->drops, must_step, p->weight, expected);
     if (o->is_known && (was_kept == p->drops || has_stepped != must_step))
-        find(t, at, "%s: %s; the paper: %s%s%s%s", event, actual, expected, p->why[0] != '\0' ? ", " : "", p->why, "");
+        find(t, at, "%s: %s; the paper: %s%s%s%s", event, actual, expected, p->why[0] != '\0' ? ", " : "",
+             p->why, "");
     else if (o->is_known && o->version != p->version)
         find(t, at, "%s: makes version %" PRIu64 "; the paper makes %" PRIu64, event, o->version, p->version);
-    if (t->weighed[0] == '\0' && was_kept && !isnan(o->weight) && fabs(o->weight - p->weight) > tolerance * p->weight)
-        snprintf(t->weighed, sizeof t->weighed, "which weighs the push of event %" PRIu64 " with %g, not %g: %.60s", at,
-                 p->weight, o->weight, p->why);
+    if (t->weighed[0] == '\0' && was_kept && !isnan(o->weight) &&
+        fabs(o->weight - p->weight) > tolerance * p->weight)
+        snprintf(t->weighed, sizeof t->weighed,
+                 "which weighs the push of event %" PRIu64 " with %g, not %g: %.60s", at, p->weight,
+                 o->weight, p->why);
     compare_answers(t, at, o, event);
 }
 
@@ -226,13 +241,16 @@ static void push(partition *t, uint64_t at)
     const uint64_t version = t->p.version;
     const outcome o = gather(t, at);
     if (reference->calls != NULL && !reference->calls(&t->p, e->rank))
-        find(t, at, "rank %d calls the server in step %" PRIu64 "; the paper does not", e->rank, worker->step);
+        find(t, at, "rank %d calls the server in step %" PRIu64 "; the paper does not", e->rank,
+             worker->step);
     else if (t->called[e->rank]++ > 0)
         find(t, at, "rank %d calls the server a second time in step %" PRIu64, e->rank, worker->step);
     else if (e->version != version)
-        find(t, at, "rank %d's push meets version %" PRIu64 "; the paper is at %" PRIu64, e->rank, e->version, version);
+        find(t, at, "rank %d's push meets version %" PRIu64 "; the paper is at %" PRIu64, e->rank, e->version,
+             version);
     else if (e->base != worker->base)
-        find(t, at, "rank %d's push says base %" PRIu64 "; the paper sent it version %" PRIu64, e->rank, e->base, worker->base);
+        find(t, at, "rank %d's push says base %" PRIu64 "; the paper sent it version %" PRIu64, e->rank,
+             e->base, worker->base);
     if (t->is_over) return;
     worker->clock++;
     reference->push(&t->p, e->rank);
@@ -255,12 +273,15 @@ static void end_step(partition *t, uint64_t at, int rank)
 {
     const eni_reference *reference = t->p.reference;
     if (!t->in_step[rank]) return;
-    const bool must_call = t->p.worker[rank].is_client && (reference->calls == NULL || reference->calls(&t->p, rank));
+    const bool must_call =
+        t->p.worker[rank].is_client && (reference->calls == NULL || reference->calls(&t->p, rank));
     if (must_call && t->called[rank] == 0)
-        find(t, at, "rank %d has made no call of bucket %u in step %" PRIu64 "; the paper's worker calls the server", rank,
-             t->bucket, t->p.worker[rank].step);
+        find(t, at,
+             "rank %d has made no call of bucket %u in step %" PRIu64 "; the paper's worker calls the server",
+             rank, t->bucket, t->p.worker[rank].step);
     else if (must_call && t->p.worker[rank].waits)
-        find(t, at, "rank %d goes on from step %" PRIu64 " before the paper answers it", rank, t->p.worker[rank].step);
+        find(t, at, "rank %d goes on from step %" PRIu64 " before the paper answers it", rank,
+             t->p.worker[rank].step);
     if (reference->finish != NULL) reference->finish(&t->p, rank);
     t->in_step[rank] = false;
     t->called[rank] = 0;
@@ -292,7 +313,8 @@ static void judge_server(partition *t)
         default: continue;
         }
         t->out->decisions += e->type != ENI_SIM_STEP;
-        while (i + 1 < r->nevents && (r->event[i + 1].type == ENI_SIM_REPLY || r->event[i + 1].type == ENI_SIM_TAKEN))
+        while (i + 1 < r->nevents &&
+               (r->event[i + 1].type == ENI_SIM_REPLY || r->event[i + 1].type == ENI_SIM_TAKEN))
             i++;
     }
     for (int rank = 0; rank < r->nranks && r->has_ended && !t->is_over; rank++)
@@ -304,7 +326,8 @@ static void judge_server(partition *t)
 /* The event with which the rank begins this step; nevents: it does not. `from`: not before it. */
 static uint64_t step_event(const eni_recording *r, int rank, uint64_t step, uint64_t from)
 {
-    while (from < r->nevents && (r->event[from].type != ENI_SIM_STEP || r->event[from].rank != rank || r->event[from].clock != step))
+    while (from < r->nevents && (r->event[from].type != ENI_SIM_STEP || r->event[from].rank != rank ||
+                                 r->event[from].clock != step))
         from++;
     return from;
 }
@@ -339,7 +362,11 @@ static void open_partition(partition *t, const eni_reference *reference, const c
 {
     const eni_recording *r = t->r;
     eni_paper *p = &t->p;
-    *p = (eni_paper){.reference = reference, .options = options, .rates = r->rates, .nranks = r->nranks, .per_host = r->per_host};
+    *p = (eni_paper){.reference = reference,
+                     .options = options,
+                     .rates = r->rates,
+                     .nranks = r->nranks,
+                     .per_host = r->per_host};
     memcpy(p->group, r->group, sizeof p->group);
     const uint64_t count = r->bucket[t->bucket].hi - r->bucket[t->bucket].lo;
     const uint64_t lo = t->shard < 0 ? 0 : eni_slice_lo(count, t->shard, r->nshards);

@@ -21,9 +21,9 @@ enum { ENI_PAPER_RANKS = 8, ENI_PAPER_ELEMENTS = 64 };
 typedef double eni_paper_vec[ENI_PAPER_ELEMENTS];
 
 typedef struct eni_paper_worker {
-    eni_paper_vec x;  /* the weights on which its next gradient is computed */
-    eni_paper_vec g;  /* the mean gradient over the samples of its step */
-    eni_paper_vec m;  /* the momentum of its own optimizer */
+    eni_paper_vec x;   /* the weights on which its next gradient is computed */
+    eni_paper_vec g;   /* the mean gradient over the samples of its step */
+    eni_paper_vec m;   /* the momentum of its own optimizer */
     eni_paper_vec own; /* the strategy's: begins as the initial weights */
     uint64_t samples, step;
     double rate;           /* of its step */
@@ -75,9 +75,10 @@ struct eni_paper {
     int32_t group[ENI_PAPER_RANKS]; /* of a rank: the lowest rank of its group */
     uint64_t n;                     /* elements */
     eni_paper_worker worker[ENI_PAPER_RANKS];
-    eni_paper_vec w, m, own, before; /* the server's weights and its momentum; two of the strategy's, 0 and initial */
-    uint64_t version, applied;       /* updates, and samples behind them */
-    uint64_t collected, ncollected;  /* samples and gradients in own */
+    eni_paper_vec w, m, own,
+        before; /* the server's weights and its momentum; two of the strategy's, 0 and initial */
+    uint64_t version, applied;      /* updates, and samples behind them */
+    uint64_t collected, ncollected; /* samples and gradients in own */
     /* What follows from the present event. */
     uint32_t answered; /* bit r: worker r goes on */
     bool drops;

@@ -49,7 +49,8 @@ static void ring_round(eni_paper *p)
 }
 
 static const eni_reference ring = {.name = "ring",
-                                   .source = "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09",
+                                   .source =
+                                       "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09",
                                    .options = OPTIONS(""),
                                    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
                                    .round = ring_round};
@@ -84,11 +85,12 @@ static void local_round(eni_paper *p)
     if (averages) average(p);
 }
 
-static const eni_reference local_sgd = {.name = "local-sgd",
-                                        .source = "Stich'19, alg. 1; Lin'20, sec. 3 (post-local SGD)",
-                                        .options = OPTIONS("", "period=1", "period=3", "period=4,start=6", "period=3,start=4"),
-                                        .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
-                                        .round = local_round};
+static const eni_reference local_sgd = {
+    .name = "local-sgd",
+    .source = "Stich'19, alg. 1; Lin'20, sec. 3 (post-local SGD)",
+    .options = OPTIONS("", "period=1", "period=3", "period=4,start=6", "period=3,start=4"),
+    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
+    .round = local_round};
 
 /* ---- slowmo: tau local steps from x0, then the mean x; u = beta u + (x0 - x) / eta; x0 -= alpha eta u (Wang'20, alg. 1).
  * The workers' own momentum is kept, cleared or averaged (line 2, sec. 2). u: own; x0: before ------------------ */
@@ -111,7 +113,8 @@ static void treat_buffers(eni_paper *p)
 
 static void slowmo_round(eni_paper *p)
 {
-    const double beta = eni_paper_num(p, "beta", 0.5), alpha = eni_paper_num(p, "alpha", 1), eta = p->worker[0].rate;
+    const double beta = eni_paper_num(p, "beta", 0.5), alpha = eni_paper_num(p, "alpha", 1),
+                 eta = p->worker[0].rate;
     eni_paper_vec mean;
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
@@ -133,8 +136,9 @@ static const double *slowmo_model(eni_paper *p)
 
 static const eni_reference slowmo = {.name = "slowmo",
                                      .source = "Wang'20, alg. 1",
-                                     .options = OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5", "period=4,beta=0",
-                                                        "period=4,buffer=average", "period=3,buffer=reset"),
+                                     .options = OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5",
+                                                        "period=4,beta=0", "period=4,buffer=average",
+                                                        "period=3,buffer=reset"),
                                      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_ROUNDS,
                                      .round = slowmo_round,
                                      .model = slowmo_model};
@@ -173,13 +177,14 @@ static const double *diloco_model(eni_paper *p)
     return ends_period(p, steps_of(p), diloco_period(p)) ? p->before : NULL;
 }
 
-static const eni_reference diloco = {.name = "diloco",
-                                     .source = "Douillard'23, alg. 1",
-                                     .options = OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
-                                                        "period=5,lr=0.4,momentum=0.6"),
-                                     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS,
-                                     .round = diloco_round,
-                                     .model = diloco_model};
+static const eni_reference diloco = {
+    .name = "diloco",
+    .source = "Douillard'23, alg. 1",
+    .options = OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
+                       "period=5,lr=0.4,momentum=0.6"),
+    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS,
+    .round = diloco_round,
+    .model = diloco_model};
 
 /* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both
  * neighbours; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W) before it (Assran'19, app. A:
@@ -221,9 +226,11 @@ static void dpsgd_round(eni_paper *p)
 
 static const eni_reference d_psgd = {.name = "d-psgd",
                                      .source = "Lian'17, alg. 1; Assran'19, app. A (exponential)",
-                                     .options = OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"),
+                                     .options =
+                                         OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"),
                                      .flags = ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
                                      .least_ranks = 2,
                                      .round = dpsgd_round};
 
-const eni_reference *const eni_paper_rounds[] = {&ring, &grouped, &local_sgd, &slowmo, &diloco, &d_psgd, NULL};
+const eni_reference *const eni_paper_rounds[] = {&ring,   &grouped, &local_sgd, &slowmo,
+                                                 &diloco, &d_psgd,  NULL};

@@ -180,7 +180,8 @@ static void draw_problem(trial *t)
     const uint64_t first = 16 * (1 + below(t, 5)), second = 16 * (1 + below(t, 4));
     const uint64_t edge[TENSORS + 1] = {0, first, first + second, COUNT};
     for (int i = 0; i < TENSORS; i++)
-        t->tensors[i] = (en_model_tensor){.name = {(char)('a' + i)}, .offset = edge[i], .count = edge[i + 1] - edge[i]};
+        t->tensors[i] =
+            (en_model_tensor){.name = {(char)('a' + i)}, .offset = edge[i], .count = edge[i + 1] - edge[i]};
     for (uint64_t e = 0; e < COUNT; e++)
         t->init[e] = (float)between(t, -0.5, 0.5);
     t->problem = (eni_sim_problem){.count = COUNT,
@@ -223,11 +224,12 @@ static void describe(const trial *t, uint64_t seed, char text_out[ENI_SCHEDULE_T
     for (int i = 0; i < sim->nranks; i++)
         groups += t->recording.group[i] == i;
     int n = snprintf(text_out, ENI_SCHEDULE_TEXT,
-                     "seed %" PRIu64 ": %s%s%s, %d ranks, %d shards, %u buckets, %" PRIu64 " micro-batches", seed,
-                     sim->strategy->name, t->options[0] != '\0' ? ":" : "", t->options, sim->nranks, sim->nshards,
-                     t->buckets->n, sim->micro_batches);
+                     "seed %" PRIu64 ": %s%s%s, %d ranks, %d shards, %u buckets, %" PRIu64 " micro-batches",
+                     seed, sim->strategy->name, t->options[0] != '\0' ? ":" : "", t->options, sim->nranks,
+                     sim->nshards, t->buckets->n, sim->micro_batches);
     if (hosts < sim->nranks) n += snprintf(text_out + n, ENI_SCHEDULE_TEXT - (size_t)n, ", %d hosts", hosts);
-    if (groups < sim->nranks) n += snprintf(text_out + n, ENI_SCHEDULE_TEXT - (size_t)n, ", %d groups", groups);
+    if (groups < sim->nranks)
+        n += snprintf(text_out + n, ENI_SCHEDULE_TEXT - (size_t)n, ", %d groups", groups);
     if (sim->leave_ns != NULL) n += snprintf(text_out + n, ENI_SCHEDULE_TEXT - (size_t)n, ", a rank leaves");
     snprintf(text_out + n, ENI_SCHEDULE_TEXT - (size_t)n, ", rate %.4g%s, momentum %g%s", sim->schedule.base,
              t->recording.rates.falls ? " falling" : "", t->recording.rates.momentum,
@@ -250,7 +252,8 @@ static void draw(trial *t, const eni_conform_config *c)
                               .local_size = r->per_host > 1 ? r->per_host : 0,
                               .groups = flags & EN_USES_GROUPS ? r->group : NULL,
                               .seed = t->key.seed,
-                              .micro_batches = (uint64_t)r->nranks * (6 + below(t, 20)) + below(t, (uint64_t)r->nranks),
+                              .micro_batches =
+                                  (uint64_t)r->nranks * (6 + below(t, 20)) + below(t, (uint64_t)r->nranks),
                               .bucket_cap_bytes = CAP_BYTES,
                               .trace = record,
                               .trace_user = t,
@@ -279,10 +282,12 @@ static void judge_failure(en_status status, eni_judgement *judgement, uint64_t e
     eni_log_last_error(why, sizeof why);
     judgement->agrees = false;
     judgement->event = event;
-    snprintf(judgement->finding, sizeof judgement->finding, "the run ended with %s: %s", en_status_str(status), why);
+    snprintf(judgement->finding, sizeof judgement->finding, "the run ended with %s: %s",
+             en_status_str(status), why);
 }
 
-static en_status run(trial *t, const eni_conform_config *c, uint64_t seed, char *schedule_out, eni_judgement *judgement)
+static en_status run(trial *t, const eni_conform_config *c, uint64_t seed, char *schedule_out,
+                     eni_judgement *judgement)
 {
     eni_options *options = NULL;
     eni_sim_result result;
@@ -309,8 +314,8 @@ static en_status run(trial *t, const eni_conform_config *c, uint64_t seed, char 
     return st;
 }
 
-en_status eni_conform_run(const eni_conform_config *config, uint64_t seed, char schedule_out[ENI_SCHEDULE_TEXT],
-                          eni_judgement *judgement)
+en_status eni_conform_run(const eni_conform_config *config, uint64_t seed,
+                          char schedule_out[ENI_SCHEDULE_TEXT], eni_judgement *judgement)
 {
     trial *t = eni_alloc(sizeof *t);
     if (t == NULL) return EN_ENOMEM;

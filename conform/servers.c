@@ -64,7 +64,8 @@ static void ssp_gone(eni_paper *p, int r)
 }
 
 static const eni_reference ssp = {.name = "ssp",
-                                  .source = "Ho'13, sec. 3 (a read at clock c sees all updates of clocks < c - s)",
+                                  .source =
+                                      "Ho'13, sec. 3 (a read at clock c sees all updates of clocks < c - s)",
                                   .options = OPTIONS("", "bound=0", "bound=1", "bound=2", "bound=5"),
                                   .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE,
                                   .push = ssp_push,
@@ -130,12 +131,13 @@ static void hierarchical_gone(eni_paper *p, int r)
         ssp_release(p, bound);
 }
 
-static const eni_reference hierarchical = {.name = "hierarchical",
-                                           .source = "Li'14, sec. 3 (worker groups); Jiang'20, sec. 3 (local aggregation)",
-                                           .options = OPTIONS("", "", "bound=0", "bound=2"),
-                                           .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_HOSTS,
-                                           .push = hierarchical_push,
-                                           .gone = hierarchical_gone};
+static const eni_reference hierarchical = {
+    .name = "hierarchical",
+    .source = "Li'14, sec. 3 (worker groups); Jiang'20, sec. 3 (local aggregation)",
+    .options = OPTIONS("", "", "bound=0", "bound=2"),
+    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_HOSTS,
+    .push = hierarchical_push,
+    .gone = hierarchical_gone};
 
 /* ---- ringmaster: w -= eta g if delay < R, else g is ignored; its worker goes on from w (Maranjyan'25) ----- */
 
@@ -148,10 +150,11 @@ static void ringmaster_push(eni_paper *p, int r)
     eni_paper_answer(p, r);
 }
 
-static const eni_reference ringmaster = {.name = "ringmaster",
-                                         .source = "Maranjyan'25, alg. 4 (without calculation stops)",
-                                         .options = OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=inf"),
-                                         .push = ringmaster_push};
+static const eni_reference ringmaster = {
+    .name = "ringmaster",
+    .source = "Maranjyan'25, alg. 4 (without calculation stops)",
+    .options = OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=inf"),
+    .push = ringmaster_push};
 
 /* ---- delay-adaptive: eta min(1, W / delay)^power (Koloskova'22: eta while delay <= tau_C, else below 1/(4 L delay);
  * with eta = 1/(4 L tau_C) and W gradients in progress that is power 1) ------------------------------------ */
@@ -196,11 +199,12 @@ static void softsync_push(eni_paper *p, int r)
     eni_paper_answer(p, r);
 }
 
-static const eni_reference softsync = {.name = "softsync",
-                                       .source = "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
-                                       .options = OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"),
-                                       .least_ranks = 2,
-                                       .push = softsync_push};
+static const eni_reference softsync = {
+    .name = "softsync",
+    .source = "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
+    .options = OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"),
+    .least_ranks = 2,
+    .push = softsync_push};
 
 /* ---- dc-asgd: w -= eta (g + lambda g g (w - bak_r)), bak_r: what worker r was sent (Zheng'17, eq. 10, alg. 1, 2).
  * Adaptive: s = decay s + (1 - decay) g g; lambda = lambda0 / sqrt(s + eps) ---------------------------------- */
@@ -210,7 +214,8 @@ static void dc_push(eni_paper *p, int r)
     eni_paper_worker *worker = &p->worker[r];
     eni_paper_vec d;
     const bool is_adaptive = eni_paper_num(p, "adaptive", 0) != 0;
-    const double lambda0 = eni_paper_num(p, "lambda", is_adaptive ? 2 : 0.04), decay = eni_paper_num(p, "decay", 0.95);
+    const double lambda0 = eni_paper_num(p, "lambda", is_adaptive ? 2 : 0.04),
+                 decay = eni_paper_num(p, "decay", 0.95);
     for (uint64_t e = 0; e < p->n; e++) {
         const double g = worker->g[e];
         p->own[e] = decay * p->own[e] + (1 - decay) * g * g;
@@ -264,12 +269,14 @@ static void easgd_finish(eni_paper *p, int r)
 
 static const eni_reference easgd = {.name = "easgd",
                                     .source = "Zhang'15, alg. 1 and 2 (EAMSGD)",
-                                    .options = OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5",
-                                                       "period=2,alpha=0.1,momentum=0.9"),
+                                    .options =
+                                        OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5",
+                                                "period=2,alpha=0.1,momentum=0.9"),
                                     .flags = ENI_PAPER_SCHEDULE,
                                     .calls = easgd_calls,
                                     .push = easgd_push,
                                     .finish = easgd_finish};
 
-const eni_reference *const eni_paper_servers[] = {&ps_sync,        &ps_async, &ssp,     &hierarchical, &ringmaster,
-                                                  &delay_adaptive, &softsync, &dc_asgd, &easgd,        NULL};
+const eni_reference *const eni_paper_servers[] = {
+    &ps_sync,        &ps_async, &ssp,     &hierarchical, &ringmaster,
+    &delay_adaptive, &softsync, &dc_asgd, &easgd,        NULL};
