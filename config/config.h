@@ -46,6 +46,7 @@ typedef enum eni_program {
     ENI_GPUS,       /* entrain gpus */
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
+    ENI_CONFORM,    /* entrain conform STRATEGY */
     ENI_PROGRAMS
 } eni_program;
 
@@ -189,9 +190,12 @@ typedef struct eni_config {
     /* entrain sim */
     bool storm;
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
-    int64_t storms;  /* seeds of --storm */
+    int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
+
+    /* entrain conform */
+    char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */

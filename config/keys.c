@@ -218,6 +218,7 @@ static const char *check_help(const char *text)
 #define A           ON(ENI_ADVISE)
 #define S           ON(ENI_SCALE)
 #define V           ON(ENI_SIM) /* virtual time */
+#define F           ON(ENI_CONFORM)
 #define TRAIN       (R | C | W | A | S)
 #define RUNS        (R | C | W | S) /* not advise, whose prediction has no model of it */
 #define LAUNCH      (R | C | K | S | E) /* start processes, as torchrun does, with the same flags in all of them */
@@ -311,7 +312,7 @@ const eni_key eni_keys[] = {
            "multiplies the rate of synchronous strategies by the number of workers, or by its square root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V, MATCH | STUDY | FIRST, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V | F, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
@@ -498,7 +499,7 @@ const eni_key eni_keys[] = {
          "a peer without a heartbeat for this long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
-    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V, 0, "30s; 0s: no limit",
+    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V | F, 0, "30s; 0s: no limit",
          "a plugin function that does not return within this time ends the run"),
 
 #undef GROUP
@@ -557,13 +558,16 @@ const eni_key eni_keys[] = {
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
          "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
-    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "with --storm: number of seeds, from --seed on"),
+    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V | F, FIRST, NULL, "with --storm, and for conform: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, FIRST, NULL,
            "what must hold under --storm; auto: a built-in strategy's promise, else ends"),
 
+    TEXT("as", NULL, as, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, NULL, F, FIRST, "the plugin's own name",
+         "the strategy that the plugin claims to be, and the options of its reference"),
+
 #undef GROUP
 #define GROUP "output"
-    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V | F, 0, NULL,
          "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "steps between two lines of progress; 0: no lines"),
@@ -676,6 +680,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_LEAVE] = {"entrain leave", "RUN RANK",
                    "Removes a worker from an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
                    2, ""},
+    [ENI_CONFORM] =
+        {"entrain conform", "[STRATEGY[:KEY=VALUE,..]|./FILE.so ..] [--as=STRATEGY]",
+         "Compares strategies with their papers: every decision and weight under random schedules.", 0, 64,
+         "seeds=200"},
 };
 
 const char *eni_program_name(eni_program program)

@@ -125,6 +125,18 @@ static void release(void *message_)
     eni_sim_free(m->sim, m);
 }
 
+/* Beside the log, whose digest is that of earlier versions. */
+static void trace_taken(eni_sim_store *store, eni_sim_event event)
+{
+    const eni_sim_config *c = store->sim->config;
+    if (!c->traces_taken || c->trace == NULL) return;
+    event.at_ns = store->sim->queue.now_ns;
+    event.type = ENI_SIM_TAKEN;
+    event.weight = eni_store_last_weight(store->core);
+    eni_store_weights(store->core, event.bucket, &event.version);
+    c->trace(c->trace_user, &event);
+}
+
 /* A call's message lives until the store releases its payload. */
 static en_status call_store(eni_sim_store *store, eni_sim_message *m)
 {
@@ -132,13 +144,14 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
     const bool is_push = h->bytes > 0;
     uint64_t version = 0;
     eni_store_weights(store->core, h->bucket, &version);
-    eni_sim_log(store->sim, (eni_sim_event){.type = ENI_SIM_PUSH,
-                                            .rank = h->rank,
-                                            .peer = store->peer,
-                                            .bucket = h->bucket,
-                                            .clock = h->seq,
-                                            .version = version,
-                                            .base = h->base_version});
+    const eni_sim_event arrival = {.type = ENI_SIM_PUSH,
+                                   .rank = h->rank,
+                                   .peer = store->peer,
+                                   .bucket = h->bucket,
+                                   .clock = h->seq,
+                                   .version = version,
+                                   .base = h->base_version};
+    eni_sim_log(store->sim, arrival);
     const eni_store_event event = {.type = ENI_STORE_CALL,
                                    .client = h->rank,
                                    .incarnation = h->incarnation,
@@ -156,6 +169,7 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
                                                .release = is_push ? release : NULL,
                                                .owner = m}};
     const en_status st = eni_delivery_handle(store, &event);
+    if (is_push && st == EN_OK) trace_taken(store, arrival);
     if (!is_push) release(m);
     return st;
 }

@@ -62,18 +62,28 @@ typedef struct eni_sim_network {
  * ranks then make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
-enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SENDRECV, ENI_SIM_FINISHED };
+enum {
+    ENI_SIM_STEP = 1,
+    ENI_SIM_PUSH,
+    ENI_SIM_REPLY,
+    ENI_SIM_COLL,
+    ENI_SIM_SENDRECV,
+    ENI_SIM_FINISHED,
+    ENI_SIM_TAKEN /* what a store has made of the PUSH before; with traces_taken, and not in log_sha256 */
+};
 
 /* One line of the event log, which is in order of time. */
 typedef struct eni_sim_event {
     int64_t at_ns;
-    uint32_t type;    /* ENI_SIM_* */
-    int32_t rank;     /* its rank; COLL: the last to join */
-    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: the sender */
-    uint32_t bucket;  /* STEP, FINISHED: 0 */
-    uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
-    uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of the weights sent */
-    uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
+    uint32_t type;   /* ENI_SIM_* */
+    int32_t rank;    /* its rank; COLL: the last to join */
+    int32_t peer;    /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: the sender */
+    uint32_t bucket; /* STEP, FINISHED: 0 */
+    uint64_t clock;  /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
+    /* STEP: micro-batch; PUSH: of the partition before; TAKEN: after; REPLY: of the weights sent */
+    uint64_t version;
+    uint64_t base; /* PUSH: of the weights that the gradient was computed on */
+    double weight; /* TAKEN: with which on_push absorbed it; NAN: it did not */
 } eni_sim_event;
 
 /* A fiber and a rank's vectors take up to three mappings of memory, of which a Linux process has 65,530. */
@@ -107,6 +117,7 @@ typedef struct eni_sim_config {
     uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million without a gradient */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
+    bool traces_taken; /* TAKEN, too */
     /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples
      * (0: none) and at the end. Anything but EN_OK ends the run with that status. NULL: nobody evaluates. */
     en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);

@@ -11,6 +11,7 @@
  * actions. */
 #include "runtime/store/store.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -562,6 +563,7 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
     const uint64_t version = part->pub.version;
     store->current = call;
     store->did_touch = false;
+    store->last_weight = NAN;
     en_status st;
     if (strategy->on_push != NULL)
         st = eni_store_hook_push(store, part, call);

@@ -132,6 +132,7 @@ struct eni_store {
     bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
     bool did_touch;     /* in that hook */
+    double last_weight; /* eni_store_last_weight */
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */
