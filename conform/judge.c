@@ -186,17 +186,17 @@ static outcome gather(const partition *t, uint64_t at)
     return o;
 }
 
-/* "applied with weight 0.5": what became of a push. */
-static void tell(bool was_kept, bool has_stepped, double weight, char text_out[64])
+/* What became of a push, or ("the paper ..") must become of it. */
+static void tell(bool is_paper, bool was_kept, bool has_stepped, double weight, char text_out[64])
 {
     if (!was_kept)
-        snprintf(text_out, 64, "dropped");
+        snprintf(text_out, 64, is_paper ? "drops it" : "dropped");
     else if (!has_stepped)
-        snprintf(text_out, 64, "kept for a later step");
-    else if (isnan(weight))
-        snprintf(text_out, 64, "written into the weights");
+        snprintf(text_out, 64, is_paper ? "keeps it for a later step" : "kept for a later step");
+    else if (isnan(weight) || weight == 0)
+        snprintf(text_out, 64, is_paper ? "writes it into the weights" : "written into the weights");
     else
-        snprintf(text_out, 64, "applied with weight %g", weight);
+        snprintf(text_out, 64, "%s with weight %g", is_paper ? "applies it" : "applied", weight);
 }
 
 static void compare_answers(partition *t, uint64_t at, const outcome *o, const char *event)
@@ -218,14 +218,14 @@ static void compare_push(partition *t, uint64_t at, const outcome *o, uint64_t v
     snprintf(event, sizeof event,
              "rank %d pushed bucket %u to shard %d at version %" PRIu64 ", base %" PRIu64, e->rank, t->bucket,
              t->shard, e->version, e->base);
-    tell(was_kept, has_stepped, o->weight, actual);
-    tell(!p->drops, must_step, p->weight, expected);
+    tell(false, was_kept, has_stepped, o->weight, actual);
+    tell(true, !p->drops, must_step, p->weight, expected);
     if (o->is_known && (was_kept == p->drops || has_stepped != must_step))
-        find(t, at, "%s: %s; the paper: %s%s%s%s", event, actual, expected, p->why[0] != '\0' ? ", " : "",
+        find(t, at, "%s: %s; the paper %s%s%s%s", event, actual, expected, p->why[0] != '\0' ? ", " : "",
              p->why, "");
     else if (o->is_known && o->version != p->version)
         find(t, at, "%s: makes version %" PRIu64 "; the paper makes %" PRIu64, event, o->version, p->version);
-    if (t->weighed[0] == '\0' && was_kept && !isnan(o->weight) &&
+    if (t->weighed[0] == '\0' && was_kept && !isnan(o->weight) && p->weight > 0 &&
         fabs(o->weight - p->weight) > tolerance * p->weight)
         snprintf(t->weighed, sizeof t->weighed,
                  "which weighs the push of event %" PRIu64 " with %g, not %g: %.60s", at, p->weight,
@@ -295,6 +295,7 @@ static void judge_server(partition *t)
         if (!is_of(t, e)) continue;
         t->p.answered = 0;
         t->p.drops = false;
+        t->p.weight = 0;
         if (e->type != ENI_SIM_STEP) t->p.why[0] = '\0';
         switch (e->type) {
         case ENI_SIM_STEP:

@@ -81,7 +81,7 @@ static void local_round(eni_paper *p)
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
     const bool averages = steps <= start || fmod(steps - start, eni_paper_num(p, "period", 8)) == 0;
-    snprintf(p->why, sizeof p->why, "step %g %s an average", steps - 1, averages ? "ends with" : "has no");
+    snprintf(p->why, sizeof p->why, "step %g ends %s an average", steps - 1, averages ? "with" : "without");
     if (averages) average(p);
 }
 
