@@ -23,7 +23,8 @@ static void mixing(const char *graph, int n, uint64_t step, double w[RANKS][RANK
             if (strcmp(graph, "ring") == 0 && n > 2 && (behind <= 1 || behind == n - 1)) w[i][j] = 1.0 / 3;
             if (strcmp(graph, "ring") == 0 && n <= 2) w[i][j] = 1.0 / n;
             if (strcmp(graph, "exponential") == 0 && log == 0) w[i][j] = 1;
-            if (strcmp(graph, "exponential") == 0 && log > 0 && (behind == 0 || behind == 1 << step % (uint64_t)log))
+            if (strcmp(graph, "exponential") == 0 && log > 0 &&
+                (behind == 0 || behind == 1 << step % (uint64_t)log))
                 w[i][j] = 0.5;
         }
 }
@@ -32,12 +33,18 @@ static const struct {
     const char *graph;
     int nranks;
     double sent, singular; /* models a step; of a step */
-} cases[] = {{"ring", 1, 0, 0},        {"ring", 2, 1, 0},
-             {"ring", 3, 2, 0},        {"ring", 5, 2, 0.5393446629},
-             {"ring", 8, 2, 0.8047378541}, {"complete", 2, 1, 0},
-             {"complete", 3, 2, 0},    {"complete", 5, 4, 0},
-             {"complete", 8, 7, 0},    {"exponential", 1, 0, 0},
-             {"exponential", 2, 1, 0}, {"exponential", 4, 1, 1},
+} cases[] = {{"ring", 1, 0, 0},
+             {"ring", 2, 1, 0},
+             {"ring", 3, 2, 0},
+             {"ring", 5, 2, 0.5393446629},
+             {"ring", 8, 2, 0.8047378541},
+             {"complete", 2, 1, 0},
+             {"complete", 3, 2, 0},
+             {"complete", 5, 4, 0},
+             {"complete", 8, 7, 0},
+             {"exponential", 1, 0, 0},
+             {"exponential", 2, 1, 0},
+             {"exponential", 4, 1, 1},
              {"exponential", 8, 1, 1}};
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -120,7 +127,8 @@ static void is_algorithm_1(void **state)
         worst = fmax(worst, gap);
         rig_fini(&r);
     }
-    printf("PROMISE d-psgd (virtual): %d runs on ring, complete and exponential graph of 1 to 8 ranks are algorithm "
+    printf("PROMISE d-psgd (virtual): %d runs on ring, complete and exponential graph of 1 to 8 ranks are "
+           "algorithm "
            "1 within %.1e, and send what theory says\n",
            2 * CASES, worst);
 }
@@ -205,8 +213,10 @@ static void mixing_keeps_the_mean(void **state)
 {
     (void)state;
     for (int c = 0; c < CASES; c++)
-        if (cases[c].nranks > 1) mixes_by_its_singular_value(cases[c].graph, cases[c].nranks, cases[c].singular);
-    printf("PROMISE d-psgd (virtual): at rate 0 the mean stands still, and the distance from it shrinks by the second "
+        if (cases[c].nranks > 1)
+            mixes_by_its_singular_value(cases[c].graph, cases[c].nranks, cases[c].singular);
+    printf("PROMISE d-psgd (virtual): at rate 0 the mean stands still, and the distance from it shrinks by "
+           "the second "
            "singular value (ring of 8: 0.8047; exponential: 0 after log2 W steps)\n");
 }
 
@@ -226,8 +236,8 @@ static void graphs_that_the_world_does_not_allow(void **state)
     static const struct {
         const char *spec, *says;
         int nranks;
-    } of[] = {{"d-psgd:graph=exponential", "with 3 workers", 3},
-              {"d-psgd:graph=exponential", "with 5 workers", 5},
+    } of[] = {{"d-psgd:graph=exponential", "of 3 workers", 3},
+              {"d-psgd:graph=exponential", "of 5 workers", 5},
               {"d-psgd:graph=star", "graph=star is unknown", 4}};
     eni_log_set_sink(listen_to, NULL);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {

@@ -61,7 +61,8 @@ static void virtual_is_real(void **state)
                          cases[i].network, workers, hash, text_at(real, "params_sha256"));
             json_decref(real);
         }
-    promise("ring, ps-sync, hybrid, hierarchical, grouped, local-sgd, slowmo, diloco, d-psgd in virtual time = on "
+    promise("ring, ps-sync, hybrid, hierarchical, grouped, local-sgd, slowmo, diloco, d-psgd in virtual time "
+            "= on "
             "real ranks, W = 2, 3, 4: mlp, "
             "convnet "
             "(AdamW), resnet18 (crops, running statistics), ragged ends");
