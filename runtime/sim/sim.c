@@ -118,7 +118,9 @@ static void ask_for_weights(void *sim_, void *rank)
 {
     eni_sim *sim = sim_;
     const double bytes = (double)sim->buckets->count * sizeof(float);
-    eni_sim_post(sim, sim->queue.now_ns + eni_network_hops(&sim->network, 2, bytes), come_in, rank);
+    const double hop =
+        eni_network_hop(&sim->network, ((eni_sim_rank *)rank)->world.rank, sim->stores.all[0].node, bytes);
+    eni_sim_post(sim, sim->queue.now_ns + eni_virtual_span(2 * hop), come_in, rank);
 }
 
 static en_status check_visits(const eni_sim *sim)
