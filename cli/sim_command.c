@@ -53,7 +53,8 @@ static void report_store(const eni_sim_result *r)
            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
     if (r->has_theory && r->theory.staleness >= 0) printf("; theory %g", r->theory.staleness);
-    printf("\nsamples     %" PRIu64 " applied, %" PRIu64 " dropped\n", r->applied, r->dropped);
+    printf("; samples dropped %.4g %%\n",
+           r->dropped > 0 ? 100 * (double)r->dropped / (double)(r->applied + r->dropped) : 0);
     printf("clocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
     if (r->has_theory) printf("; theory %g", r->theory.max_clocks_behind);
     printf("\n");

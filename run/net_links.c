@@ -14,7 +14,7 @@ static const char EXPECTED[] =
 
 static const char *const owners[] = {"ranks", "machines", "servers"};
 
-/* Who a part speaks of. */
+/* The owners that a part names. */
 typedef struct owner_range {
     int owner, last_owner; /* one kind, or all */
     int32_t lo, hi;        /* hi -1: all of them */
@@ -42,7 +42,7 @@ static bool read_owners(const char *who, owner_range *out)
 typedef struct link_reader {
     eni_net_links *links;
     uint8_t *level[ENI_NET_OWNERS]; /* (n) of what has been said of each */
-    int owner;                       /* with `number` wrong: named twice, or beyond n; else -1 */
+    int owner;                      /* with `number` wrong: named twice, or beyond n; else -1 */
     int32_t number;
     bool is_twice;
 } link_reader;

@@ -24,7 +24,7 @@ enum { ENI_NET_RANKS, ENI_NET_MACHINES, ENI_NET_SERVERS, ENI_NET_OWNERS };
 typedef struct eni_net_links {
     int32_t n[ENI_NET_OWNERS];
     eni_net_link *of[ENI_NET_OWNERS]; /* (n) */
-    bool has_machines;             /* the text gives machines links */
+    bool has_machines;                /* the text gives machines links */
 } eni_net_links;
 
 /* NULL if `text` has the form above, else the expected form. */

@@ -9,7 +9,8 @@
 #include "run/units.h"
 
 static const char EXPECTED[] =
-    "RANKS:FACTOR, transient:FACTOR:PROBABILITY:STEPS or rotating:FACTOR:STEPS, the last two also as RANKS=.., "
+    "RANKS:FACTOR, transient:FACTOR:PROBABILITY:STEPS or rotating:FACTOR:STEPS, the last two also as "
+    "RANKS=.., "
     "with a factor of 1 to 1000 and 1 to 1000 steps, such as 1:3, 0-9:3 or transient:4:0.05:20";
 
 /* "4:0.05:20": numbers separated by colons; their count, at most 3, or 0. */

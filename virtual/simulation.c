@@ -44,6 +44,9 @@ static en_status set_service(const eni_config *c, eni_virtual *v)
 {
     char law[ENI_LAW_TEXT];
     if (c->server_time == NULL) return EN_OK;
+    if ((v->sim.strategy->flags & EN_STORE_ON_SERVERS) == 0)
+        return eni_fail(EN_EINVAL, "sim", "--server-time=%s: %s has no servers; omit it", c->server_time,
+                        v->sim.strategy->name);
     (void)eni_service_split(c->server_time, law, &v->sim.service.ns_per_byte); /* config/ has checked it */
     if (law[0] == '\0') return EN_OK;
     v->service = eni_alloc_array((size_t)v->links.n[ENI_NET_SERVERS], sizeof *v->service);

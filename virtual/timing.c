@@ -68,8 +68,7 @@ static json_t *service(const eni_virtual *v)
 {
     json_t *list = json_array();
     char text[TEXT];
-    if (v->service != NULL)
-        add_groups(list, "server", v->links.n[ENI_NET_SERVERS], v->service, describe_law);
+    if (v->service != NULL) add_groups(list, "server", v->links.n[ENI_NET_SERVERS], v->service, describe_law);
     if (v->sim.service.ns_per_byte > 0) {
         snprintf(text, sizeof text, "%g ms/MB", v->sim.service.ns_per_byte);
         add(list, "server", 0, v->links.n[ENI_NET_SERVERS] - 1, text);

@@ -21,7 +21,7 @@ static double weight(double u)
     return 0.1 + 6 * square * square;
 }
 
-/* Of one part's term at w: the value, and in *slope_out its derivative. */
+/* One part's term at w, and in *slope_out its derivative. */
 static double term(double u, double w, double *slope_out)
 {
     const double d = w - (1 - 4 * u * u), root = sqrt(1 + d * d);

@@ -19,7 +19,8 @@ typedef struct eni_skewed {
     eni_quadratic base; /* its tensors, weights at the start and noise */
     uint64_t parts;
     double share[ENI_SKEWED_KINDS]; /* of the parts, by their kind at element 0 */
-    double least[ENI_SKEWED_KINDS]; /* the minimum at the elements whose number is this modulo ENI_SKEWED_KINDS */
+    double least
+        [ENI_SKEWED_KINDS]; /* the minimum at the elements whose number is this modulo ENI_SKEWED_KINDS */
 } eni_skewed;
 
 /* A problem of `count` elements (at least 48) and `parts` parts, one per micro-batch of a step over all ranks. The object must

@@ -33,13 +33,15 @@ static void the_more_exact_part_counts(void **state)
         for (int i = 0; i < links.n[o]; i++)
             assert_true(links_of[o][i].delay_ns == 1000 && links_of[o][i].bytes_per_s == 0);
     assert_false(links.has_machines);
-    assert_int_equal(read("6-7=rate:1MB,delay:3us;ranks=delay:2us;machines:1=rate:2MB;servers=none;delay:1us", &links),
-                     EN_OK);
+    assert_int_equal(
+        read("6-7=rate:1MB,delay:3us;ranks=delay:2us;machines:1=rate:2MB;servers=none;delay:1us", &links),
+        EN_OK);
     assert_true(links.has_machines);
     for (int i = 0; i < RANKS; i++)
         assert_true(links_of[ENI_NET_RANKS][i].delay_ns == (i < 6 ? 2000 : 3000) &&
                     links_of[ENI_NET_RANKS][i].bytes_per_s == (i < 6 ? 0 : 1e6));
-    assert_true(links_of[ENI_NET_MACHINES][0].delay_ns == 1000 && links_of[ENI_NET_MACHINES][1].bytes_per_s == 2e6);
+    assert_true(links_of[ENI_NET_MACHINES][0].delay_ns == 1000 &&
+                links_of[ENI_NET_MACHINES][1].bytes_per_s == 2e6);
     assert_true(links_of[ENI_NET_SERVERS][2].delay_ns == 0);
     assert_int_equal(read("ranks:1=delay:1us", &links), EN_OK);
     assert_true(links_of[ENI_NET_RANKS][0].delay_ns == 7 && links_of[ENI_NET_RANKS][1].delay_ns == 1000);
@@ -56,10 +58,21 @@ static void keep(void *user, int level, const char *subsystem, const char *text)
 static void other_texts_are_refused(void **state)
 {
     (void)state;
-    static const char *const forms[] = {"",           "rate:1GB;",      "x=rate:1GB",        "rank=rate:1GB",
-                                        "1=",         "servers:=none",  "servers:-1=none",   "0-=none",
-                                        "2-1=none",   "serv=none",      "machines:1-=none",  "1=delay:5",
-                                        "1=rate:1GB,rate:2GB", "=none", "servers:1:2=none"};
+    static const char *const forms[] = {"",
+                                        "rate:1GB;",
+                                        "x=rate:1GB",
+                                        "rank=rate:1GB",
+                                        "1=",
+                                        "servers:=none",
+                                        "servers:-1=none",
+                                        "0-=none",
+                                        "2-1=none",
+                                        "serv=none",
+                                        "machines:1-=none",
+                                        "1=delay:5",
+                                        "1=rate:1GB,rate:2GB",
+                                        "=none",
+                                        "servers:1:2=none"};
     static const char *const twice[][2] = {{"1=none;0-1=none", "1 of the ranks"},
                                            {"servers=none;servers=none", "0 of the servers"},
                                            {"none;delay:1us", "0 of the ranks"},

@@ -63,12 +63,14 @@ static void an_averaging_that_does_not_average_shows(void **state)
 {
     (void)state;
     eni_sim_result out;
-    const double blind[] = {loss_of(RIG_ZOO "gossip", false, &out), loss_of(RIG_ZOO "forgetful", false, &out)};
+    const double blind[] = {loss_of(RIG_ZOO "gossip", false, &out),
+                            loss_of(RIG_ZOO "forgetful", false, &out)};
     assert_true(fabs(blind[1] / blind[0] - 1) < 1e-5); /* so a quadratic does not do */
     const double right = loss_of(RIG_ZOO "gossip", true, &out), ring = loss_of("ring", true, &out),
                  wrong = loss_of(RIG_ZOO "forgetful", true, &out);
     assert_true(wrong > 50 * right && wrong > 50 * ring);
-    printf("PROMISE entrain sim, 16 ranks, 200 steps: gossip ends with a loss of %.3g, as ring does with %.3g; a "
+    printf("PROMISE entrain sim, 16 ranks, 200 steps: gossip ends with a loss of %.3g, as ring does with "
+           "%.3g; a "
            "gossip that forgets to mix with %.3g (on a quadratic: with %.7g and %.7g)\n",
            right, ring, wrong, blind[0], blind[1]);
 }
@@ -79,7 +81,8 @@ static void the_weights_are_known(void **state)
     (void)state;
     eni_sim_result out;
     (void)loss_of("ring", true, &out);
-    assert_string_equal(out.weights_sha256, "57b4d7a62003d33fda486e93fac86ea5c8006db1011c438e540589429412cf54");
+    assert_string_equal(out.weights_sha256,
+                        "57b4d7a62003d33fda486e93fac86ea5c8006db1011c438e540589429412cf54");
 }
 
 int main(void)
