@@ -166,9 +166,10 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* emulation */
-    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse; in virtual time: eni_slowdown_read */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
-    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse; in virtual time: eni_net_links_read */
+    char *server_time;    /* "200us+1ms/MB": eni_service_split */
 
     /* output */
     int64_t log_every;   /* steps */

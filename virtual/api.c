@@ -218,7 +218,7 @@ static en_status take_setting(eni_config *config, const char *text)
     static const char *const ours[] = {
         "strategy", "workers",   "steps", "lr",           "momentum", "nesterov",   "optimizer",  "beta1",
         "beta2",    "eps",       "seed",  "weight-decay", "shards",   "bucket-cap", "local-size", "groups",
-        "compute",  "straggler", "net",   "join",         "leave",    "accumulate"};
+        "compute",  "straggler", "net",   "join",         "leave",    "accumulate", "server-time"};
     bool is_ours = false;
     char key[64];
     const size_t n = strcspn(text, "=");

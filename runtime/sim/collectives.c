@@ -4,6 +4,7 @@
  * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
  * over [lo, hi) as each rank planned it. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -118,7 +119,8 @@ static void complete(void *sim_, void *collective)
     sim->in_flight--;
 }
 
-/* All have joined: the links of the group are busy for as long as a ring needs. */
+/* All have joined: the links of the group are busy for as long as a ring needs, each of whose hops takes as long as between the
+ * two neighbours that are farthest apart. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
     eni_collective **at = &sim->exchanges.collectives;
@@ -128,9 +130,12 @@ static void begin(eni_sim *sim, eni_collective *c)
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
+    double hop = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        hop = fmax(hop, eni_network_hop(&sim->network, c->entries[i].rank->world.rank,
+                                        c->entries[(i + 1) % c->n].rank->world.rank, piece));
     sim->in_flight++;
-    eni_sim_post(sim,
-                 eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_network_hops(&sim->network, hops, piece)),
+    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span((double)hops * hop)),
                  complete, c);
 }
 

@@ -242,7 +242,8 @@ void eni_delivery_event(eni_sim_rank *rank, const eni_client_event *event)
     step(rank, event, NULL);
 }
 
-static void arrived(void *sim_, void *message_)
+/* A message is at its end, and a store has handled it. */
+static void handled(void *sim_, void *message_)
 {
     eni_sim *sim = sim_;
     eni_sim_message *m = message_;
@@ -259,6 +260,33 @@ static void arrived(void *sim_, void *message_)
     if (rank->client.incarnation == h->incarnation)
         step(rank, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = h}, m);
     release(m);
+}
+
+/* When a store has handled this call, after those that came before it; the announcement that a rank has finished only queues. */
+static int64_t handled_ns(eni_sim_store *store, const eni_header *h)
+{
+    const eni_sim *sim = store->sim;
+    const eni_sim_service *service = &sim->config->service;
+    double ns = 0;
+    if (h->type == ENI_MSG_CALL) {
+        const eni_rng_key key = {sim->config->seed, ENI_RNG_SIM, UINT32_C(1) << 31 | h->shard,
+                                 store->nserved++};
+        if (service->of_shard != NULL) ns = eni_law_draw(&service->of_shard[h->shard], &key);
+        ns += (double)h->bytes * service->ns_per_byte;
+    }
+    return eni_virtual_occupy(&store->free_ns, sim->queue.now_ns, eni_virtual_span(ns));
+}
+
+static void arrived(void *sim_, void *message)
+{
+    eni_sim *sim = sim_;
+    const eni_header *h = &((const eni_sim_message *)message)->header;
+    const bool is_served = eni_sim_is_to_store(h) && (int32_t)h->shard < sim->stores.nshards;
+    const int64_t at = is_served ? handled_ns(&sim->stores.all[h->shard], h) : 0;
+    if (at > sim->queue.now_ns)
+        eni_sim_post(sim, at, handled, message);
+    else
+        handled(sim, message);
 }
 
 bool eni_delivery_is_client(const eni_sim_rank *rank)

@@ -2,6 +2,7 @@
 #include "runtime/sim/sim.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "run/rank_groups.h"
+#include "runtime/net/host_info.h"
 #include "runtime/sim/world.h"
 
 enum {
@@ -59,6 +61,18 @@ static en_status check(const eni_sim_config *c)
                     "cannot simulate %s with %d ranks, %d of them per host, %d shards and %" PRIu64
                     " micro-batches per step: %s",
                     c->strategy->name, c->nranks, c->local_size, c->nshards, c->accumulate, why);
+}
+
+/* Weights and gradients alone: a run that does not fit would be killed half-way. */
+static en_status check_memory(const eni_sim_config *c)
+{
+    const double each = 2.0 * (double)c->problem->count * sizeof(float),
+                 have = (double)eni_host_info_memory();
+    if (each * c->nranks <= have) return EN_OK;
+    return eni_fail(EN_EINVAL, "sim",
+                    "%d ranks with %" PRIu64 " weights need %.1f GB of memory, and this machine has %.1f GB: "
+                    "give -n %.0f or fewer, or a smaller model",
+                    c->nranks, c->problem->count, each * c->nranks / 1e9, have / 1e9, floor(have / each));
 }
 
 /* The configuration with its defaults filled in. */
@@ -118,7 +132,9 @@ static void ask_for_weights(void *sim_, void *rank)
 {
     eni_sim *sim = sim_;
     const double bytes = (double)sim->buckets->count * sizeof(float);
-    eni_sim_post(sim, sim->queue.now_ns + eni_network_hops(&sim->network, 2, bytes), come_in, rank);
+    const double hop =
+        eni_network_hop(&sim->network, ((eni_sim_rank *)rank)->world.rank, sim->stores.all[0].node, bytes);
+    eni_sim_post(sim, sim->queue.now_ns + eni_virtual_span(2 * hop), come_in, rank);
 }
 
 static en_status check_visits(const eni_sim *sim)
@@ -402,6 +418,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     eni_sim sim = {.config = &resolved, .result = result_out};
     memset(result_out, 0, sizeof *result_out);
     EN_TRY(check(&resolved));
+    EN_TRY(check_memory(&resolved));
     en_status st = EN_OK;
     eni_digest_begin(&sim.log);
     EN_TRY_GOTO(open_world(&sim), close_world);

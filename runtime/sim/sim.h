@@ -26,6 +26,8 @@
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
 #include "run/law.h"
+#include "run/net_links.h"
+#include "run/slowdown.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
@@ -42,19 +44,35 @@ typedef struct eni_sim_problem {
     void *user;
 } eni_sim_problem;
 
-/* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */
+/* How long the gradient of one micro-batch takes: what the rank's law gives for (seed, rank, step), times the factors of all
+ * slowdowns of that rank in that step. */
 typedef struct eni_sim_compute {
-    eni_law law;            /* of all ranks .. */
-    const eni_law *of_rank; /* .. or (nranks) of each; NULL: `law` */
-    const double *factor;   /* (nranks) stragglers; NULL: 1 */
+    eni_law law;              /* of all ranks .. */
+    const eni_law *of_rank;   /* .. or (nranks) of each; NULL: `law` */
+    const eni_slowdown *slow; /* (nslow) */
+    int nslow;
 } eni_sim_compute;
+
+/* How long a server works on a message, one at a time: what its law gives, and a time for each byte of payload. */
+typedef struct eni_sim_service {
+    const eni_law *of_shard; /* (nshards) NULL: no time */
+    double ns_per_byte;
+} eni_sim_service;
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
  * each is FIFO per direction, so what many workers send to one server arrives one after the other (in-cast).
- * A collective takes as long as a ring and occupies its group for that time. Zeroed: all arrives at once. */
+ * A collective takes as long as a ring of its ranks and occupies its group for that time. Zeroed: all arrives at once.
+ *
+ * Links may differ, and nodes (ranks, then shards) may share one to all others, as the ranks of a machine do. The latency is
+ * the larger of those of the two links. */
 typedef struct eni_sim_network {
     int64_t latency_ns;
     double bytes_per_s; /* of each link, each direction; 0: infinite */
+    const eni_net_link
+        *links; /* instead: (nlinks) those of the nodes, then shared ones; NULL: all are alike */
+    int32_t nlinks;
+    const int32_t *
+        shared; /* (nodes) index of the link to nodes that have another one here; a node's own: its own index */
 } eni_sim_network;
 
 /* The assignment of micro-batches. FIXED: micro-batch t * W + rank in step t; CLAIM: the next one of the
@@ -110,6 +128,7 @@ typedef struct eni_sim_config {
     eni_sum_order sum_order;
     eni_sim_compute compute;
     eni_sim_network network;
+    eni_sim_service service;
     /* The virtual times at which a rank joins (0: from the beginning) and leaves, after the step that it is
      * in then (INT64_MAX: at the end); rank 0 does neither. NULL: none does. Only for ranks that claim, with
      * a store on servers. */

@@ -73,6 +73,8 @@ typedef struct eni_sim_store {
     int32_t node;     /* of the network */
     int32_t peer;     /* in the event log */
     int64_t timer_ns; /* due; INT64_MAX: none */
+    int64_t free_ns;  /* when it has handled all messages so far */
+    uint64_t nserved; /* messages */
 } eni_sim_store;
 
 typedef struct eni_collective eni_collective;

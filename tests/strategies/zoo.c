@@ -125,6 +125,15 @@ static en_status gossip_finish(en_host *host, void *state, const en_bucket *buck
     return status == EN_OK ? host->step(host, bucket) : status;
 }
 
+/* forgetful: the same messages, and nobody mixes what comes */
+static en_status forgetful_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    (void)state;
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
+    return status == EN_OK ? host->step(host, bucket) : status;
+}
+
 static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)host;
@@ -378,8 +387,11 @@ static const en_strategy visit_table = {HEAD("visit"),
                                         .eval = mean_eval,
                                         .on_push = visit_push,
                                         .on_pull = visit_pull};
+static const en_strategy forgetful = {
+    HEAD("forgetful"),       .state = sizeof(gossip),    .next = &visit_table, .plan = gossip_plan,
+    .submit = gossip_submit, .finish = forgetful_finish, .eval = mean_eval};
 static const en_strategy gossip_table = {
-    HEAD("gossip"),          .state = sizeof(gossip), .next = &visit_table, .plan = gossip_plan,
+    HEAD("gossip"),          .state = sizeof(gossip), .next = &forgetful, .plan = gossip_plan,
     .submit = gossip_submit, .finish = gossip_finish, .eval = mean_eval};
 static const en_strategy hier = {
     HEAD("hier"),          .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS,

@@ -1,4 +1,4 @@
-/* test_virtual.c - `entrain sim --model`: a network in virtual time ends with the bytes of a run on real ranks. */
+/* test_virtual.c - `entrain sim`: a network in virtual time ends with the bytes of a run on real ranks; what is said of times. */
 #include <stdio.h>
 #include <string.h>
 
@@ -68,8 +68,43 @@ static void virtual_is_real(void **state)
             "(AdamW), resnet18 (crops, running statistics), ragged ends");
 }
 
+/* Text and JSON say how long things take, by groups of ranks. */
+static void timing_is_told(void **state)
+{
+    static const char args[] =
+        "sim -n 4 --local-size=2 --strategy=ps-async --steps=4 --compute=0-2=exp:1ms;3=fixed:4ms "
+        "--straggler=1:4,2-3=transient:3:0.1:5 --net=machines=rate:10MB,delay:1ms "
+        "--server-time=20us+1ms/MB";
+    static const char *const lines[] = {
+        "compute     ranks 0-2 exp:1ms; rank 3 fixed:4ms\n",
+        "stragglers  rank 1 4 times as slow; ranks 2-3 3 times as slow for 5 steps, begun with probability "
+        "0.1 in each\n",
+        "network     ranks 0-3 1000 MB/s (8000 Mbit/s) each way, 50 us more latency; machines 0-1 10 MB/s "
+        "(80 Mbit/s) each "
+        "way, 1000 us more latency; server 0 1000 MB/s (8000 Mbit/s) each way, 50 us more latency\n",
+        "server time server 0 fixed:20us; server 0 1 ms/MB\n", "theory 3; samples dropped 0 %\n"};
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "%s", args);
+    assert_int_equal(process_wait(&p, 60), 0);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (strstr(process_out(&p), lines[i]) == NULL)
+            fail_msg("no line %s in\n%s", lines[i], process_out(&p));
+    process_start(&p, "entrain", NULL, "%s --json", args);
+    assert_int_equal(process_wait(&p, 60), 0);
+    json_t *said = json_loads(process_out(&p), 0, NULL),
+           *want = json_loads("[[\"ranks 0-2\", \"exp:1ms\"], [\"rank 3\", \"fixed:4ms\"]]", 0, NULL);
+    const json_t *timing = json_object_get(said, "timing");
+    assert_true(json_equal(json_object_get(timing, "compute"), want));
+    assert_int_equal(json_array_size(json_object_get(timing, "stragglers")), 2);
+    assert_int_equal(json_array_size(json_object_get(timing, "network")), 3);
+    assert_int_equal(json_array_size(json_object_get(timing, "server_time")), 2);
+    json_decref(want);
+    json_decref(said);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real), cmocka_unit_test(timing_is_told)};
     return system_main(tests);
 }
