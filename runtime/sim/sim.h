@@ -76,8 +76,7 @@ typedef struct eni_sim_event {
     uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
 } eni_sim_event;
 
-/* A fiber and a rank's vectors take up to three mappings of memory, of which a Linux process has 65,530. */
-enum { ENI_SIM_RANKS_MAX = 20000 };
+enum { ENI_SIM_RANKS_MAX = 1000000 };
 
 /* Pointers are borrowed during the run. Zero is a default where the comment says so. */
 typedef struct eni_sim_config {
@@ -85,8 +84,9 @@ typedef struct eni_sim_config {
     const eni_options *options; /* NULL: all defaults of the strategy */
     eni_hook_guard *hooks;      /* notified of every hook (plugin/hook.h); NULL: not watched */
     const eni_sim_problem *problem;
-    int32_t nranks;  /* at most ENI_SIM_RANKS_MAX; ENI_MEAN_MAX where the strategy takes means over ranks */
-    int32_t nshards; /* 0: 1 */
+    int32_t
+        nranks; /* at most ENI_SIM_RANKS_MAX; 1,024 with EN_STORE_ON_RANKS, because each store knows each rank */
+    int32_t nshards;       /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
     const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;

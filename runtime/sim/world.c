@@ -20,9 +20,9 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
 {
     eni_sim_block *block = eni_alloc(sizeof *block + bytes);
     if (block == NULL) return NULL;
-    block->next = sim->blocks;
+    block->next = sim->memory.blocks;
     if (block->next != NULL) block->next->previous = block;
-    sim->blocks = block;
+    sim->memory.blocks = block;
     return block->memory;
 }
 
@@ -33,14 +33,14 @@ void eni_sim_free(eni_sim *sim, void *memory)
     if (block->previous != NULL)
         block->previous->next = block->next;
     else
-        sim->blocks = block->next;
+        sim->memory.blocks = block->next;
     eni_free(block);
 }
 
 void eni_sim_free_all(eni_sim *sim)
 {
-    while (sim->blocks != NULL)
-        eni_sim_free(sim, sim->blocks->memory);
+    while (sim->memory.blocks != NULL)
+        eni_sim_free(sim, sim->memory.blocks->memory);
 }
 
 /* ---- the event trace ----------------------------------------------------------------------------------- */

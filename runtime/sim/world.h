@@ -44,7 +44,7 @@ struct eni_sim_rank {
     eni_sim *sim;
     en_world world;
     eni_fiber *fiber;
-    eni_arena *arena;    /* private: all vectors of this rank */
+    eni_arena *arena;    /* all vectors of this rank */
     float *param, *grad; /* (count) in it */
     eni_host *host;      /* opened on the fiber */
     en_status status;    /* what its body returned */
@@ -95,12 +95,25 @@ typedef struct eni_sim_exchanges {
     int64_t *group_free_ns;
 } eni_sim_exchanges;
 
+/* Memory of all ranks, in one mapping each, and of messages. */
+typedef struct eni_sim_memory {
+    eni_stacks *stacks;
+    eni_arena *arenas;     /* (nranks) */
+    eni_sim_block *blocks; /* of eni_sim_alloc */
+} eni_sim_memory;
+
+/* The arguments of a mean over all ranks, or of the stores of all ranks. */
+typedef struct eni_sim_means {
+    const float **from; /* (nranks) */
+    uint64_t *weight;   /* (nranks) */
+    float *scratch;     /* (count) a mean, or a micro-gradient */
+} eni_sim_means;
+
 /* The parts of gradients. */
 typedef struct eni_sim_gradients {
     uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
     uint64_t n;
     uint64_t samples; /* computed by all ranks */
-    float *scratch;   /* (count) a mean, or a micro-gradient */
     float **micro;    /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
 } eni_sim_gradients;
 
@@ -122,8 +135,9 @@ struct eni_sim {
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;
     eni_sim_gradients gradients;
+    eni_sim_means means;
     eni_client_actions client_actions;
-    eni_sim_block *blocks;        /* memory of eni_sim_alloc */
+    eni_sim_memory memory;
     uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;           /* messages: the run ends when the last has arrived */
     eni_fault_state *fault_state; /* of config->faults */
@@ -137,7 +151,7 @@ typedef struct eni_sim_message {
     eni_sim *sim;
     int32_t from, to; /* nodes of the network */
     eni_header header;
-    float data[]; /* (header.bytes / 4) */
+    float data[]; /* (header.bytes / 4), and room for a canary */
 } eni_sim_message;
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
