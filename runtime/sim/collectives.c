@@ -96,6 +96,8 @@ static void complete(void *sim_, void *collective)
 {
     eni_sim *sim = sim_;
     eni_collective *c = collective;
+    for (int32_t i = 0; i < c->n; i++)
+        eni_gradients_await(c->entries[i].rank);
     if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
         copy_parts(c);
     else
@@ -210,6 +212,7 @@ struct eni_sendrecv {
 static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 {
     eni_sim_rank *to = &sim->ranks[wanted->to];
+    eni_gradients_await(to);
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
     eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_SENDRECV,

@@ -188,6 +188,7 @@ static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
     const eni_header *h = &answer->header;
     const eni_sim_call *call = &rank->calls[h->bucket];
     if (call->in != NULL && h->bytes > 0) {
+        eni_gradients_await(rank);
         memcpy(call->in + eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo, answer->data,
                h->bytes);
         rank->result->recv += h->bytes;

@@ -6,8 +6,9 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "runtime/net/host_info.h"
 
-enum { PERIOD = 11 };
+enum { PERIOD = 11, WORTH_THREADS = 4096 /* elements; fewer take less than the change of threads */ };
 
 static double curvature(uint64_t i)
 {
@@ -70,7 +71,8 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
                                    .init = q->init,
                                    .samples = samples_of,
                                    .grad = gradient_of,
-                                   .user = q};
+                                   .user = q,
+                                   .threads = count >= WORTH_THREADS ? eni_host_info_cores() : 1};
     return EN_OK;
 }
 

@@ -221,6 +221,7 @@ static en_status open_world(eni_sim *sim)
     }
     EN_TRY(open_ranks(sim));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_gradients_open(sim));
     if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(eni_sim_comes_later(sim, r)
@@ -231,6 +232,7 @@ static en_status open_world(eni_sim *sim)
 
 static void close_rank(eni_sim_rank *rank)
 {
+    eni_gradients_await(rank);
     eni_fiber_free(rank->fiber);
     eni_host_close(rank->host);
     eni_delivery_close_client(rank);
@@ -250,6 +252,7 @@ en_status eni_sim_restart_rank(eni_sim *sim, int32_t index, uint64_t incarnation
 static void close_world(eni_sim *sim)
 {
     if (sim->config->faults != NULL) sim->config->faults->close(sim);
+    eni_gradients_close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks != NULL && r < sim->nranks; r++)
         close_rank(&sim->ranks[r]);
@@ -315,6 +318,8 @@ static en_status evaluate(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     if (c->evaluate == NULL) return EN_OK;
+    eni_gradients_await_all(sim); /* evaluating may use what gradients change */
+    EN_TRY(sim->status);
     collect_model(sim);
     return c->evaluate(c->evaluate_user, sim->gradients.samples, sim->queue.now_ns, sim->means.scratch);
 }

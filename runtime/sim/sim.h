@@ -1,6 +1,6 @@
 /* sim.h - the virtual host: real strategies, real gradients, virtual time.
  *
- * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
+ * A run of any number of workers and servers within one thread, but for gradients. Every rank is a fiber that runs the worker
  * half of the very .so that runs on real transport; every shard is the real store core (runtime/store/
  * store.h); means and optimizer steps are the real functions. Only time is simulated: computing takes the time
  * of the compute model, messages take that of the network model, and events happen in the order of
@@ -8,7 +8,7 @@
  *
  *     rank (fiber)  --submit--> network model --> store core --> network model --> rank goes on
  *
- * Gradients are computed by a callback, on the scheduler's stack, on the weights that the rank has when its
+ * Gradients are computed by a callback, on the scheduler's stack or on threads, on the weights that the rank has when its
  * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
  * to their size.
  *
@@ -40,6 +40,7 @@ typedef struct eni_sim_problem {
      * param) alone; `rank` only says for which rank. Anything but EN_OK ends the run with that status. */
     en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
+    int threads; /* that may call grad at a time, each for another rank; 0: one, which called eni_sim_run */
 } eni_sim_problem;
 
 /* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */

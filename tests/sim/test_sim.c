@@ -235,6 +235,78 @@ static void odd_configurations_are_refused(void **state)
     eni_log_set_sink(NULL, NULL);
 }
 
+static en_status note_loss(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
+{
+    double *sum = user;
+    *sum += (double)samples + (double)virtual_ns + (double)param[samples % 200];
+    return EN_OK;
+}
+
+/* Promise: A run in virtual time has the same weights, event log and curve on one thread, two and five. */
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ring",
+                                        "ps-async",
+                                        "ssp:bound=1",
+                                        "hierarchical",
+                                        "hybrid",
+                                        "grouped",
+                                        RIG_ZOO "gossip",
+                                        RIG_ZOO "visit",
+                                        RIG_ZOO "zero1",
+                                        RIG_ZOO "softsync",
+                                        RIG_LOCAL "downpour:period=4,drop=3"};
+    static const int threads[] = {1, 2, 5};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char weights[ENI_DIGEST_HEX] = "", log[ENI_DIGEST_HEX] = "";
+        double first = 0;
+        for (int k = 0; k < 3; k++) {
+            rig r;
+            double curve = 0;
+            rig_init(&r, specs[i], 8, 400);
+            r.config.local_size = 4;
+            r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+            r.config.evaluate = note_loss;
+            r.config.evaluate_user = &curve;
+            r.config.eval_every = 300;
+            r.problem.problem.threads = threads[k];
+            const eni_sim_result *out = rig_run(&r);
+            if (k == 0) {
+                memcpy(weights, out->weights_sha256, sizeof weights);
+                memcpy(log, out->log_sha256, sizeof log);
+                first = curve;
+            }
+            assert_string_equal(weights, out->weights_sha256);
+            assert_string_equal(log, out->log_sha256);
+            assert_true(first == curve);
+            rig_fini(&r);
+        }
+    }
+}
+
+static en_status failing_gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    (void)user, (void)rank, (void)param, (void)grad;
+    return micro_batch == 17 ? EN_EIO : EN_OK;
+}
+
+static void a_gradient_that_fails_ends_the_run_on_any_thread(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        char log[512] = "";
+        rig r;
+        rig_init(&r, "ps-async", 8, 400);
+        r.problem.problem.grad = failing_gradient;
+        r.problem.problem.threads = threads;
+        eni_log_set_sink(quiet, log);
+        assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EIO);
+        eni_log_set_sink(NULL, NULL);
+        rig_fini(&r);
+    }
+}
+
 /* Promise: More than 1,024 ranks take means, by `ring` and by `ps-sync`, with the same bytes; no configuration needs more
  * memory than there is without a word. */
 static void two_thousand_ranks_take_a_mean(void **state)
@@ -277,6 +349,8 @@ int main(void)
         cmocka_unit_test(events_are_limited),
         cmocka_unit_test(odd_configurations_are_refused),
         cmocka_unit_test(two_thousand_ranks_take_a_mean),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(a_gradient_that_fails_ends_the_run_on_any_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
