@@ -573,6 +573,10 @@ static bool delay_call(eni_host *host, eni_request *r)
     if (before == NULL) return false;
     r->failed = before->failed;
     if (r->failed != EN_OK) return true; /* never sent */
+    if (host->unsent.req == NULL)
+        host->unsent.req = eni_alloc_array(ENI_HOST_REQUESTS, sizeof *host->unsent.req);
+    r->failed = host->unsent.req == NULL ? EN_ENOMEM : EN_OK;
+    if (r->failed != EN_OK) return true;
     r->is_unsent = true;
     r->after = before->id;
     host->unsent.req[host->unsent.end++ % ENI_HOST_REQUESTS] = r->id;

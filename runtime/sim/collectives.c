@@ -30,6 +30,7 @@ struct eni_collective {
     uint32_t bucket;
     uint64_t count;
     int32_t first, n, joined; /* its lowest rank; ranks */
+    int32_t lowest;           /* place of those that have joined */
     rank_part entries[];
 };
 
@@ -44,24 +45,22 @@ static uint64_t samples_of(const eni_collective *c)
 /* The mean of elements [lo, hi) of all entries; one without samples is left out. */
 static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64_t lo, uint64_t hi)
 {
-    const float *from[ENI_MEAN_MAX];
-    uint64_t weight[ENI_MEAN_MAX];
     for (int32_t i = 0; i < c->n; i++) {
-        from[i] = c->entries[i].data + lo;
-        weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
+        sim->means.from[i] = c->entries[i].data + lo;
+        sim->means.weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
     }
-    eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
+    eni_mean_ranks(dst, sim->means.from, sim->means.weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
-    mean(sim, c, sim->gradients.scratch, 0, c->count);
+    mean(sim, c, sim->means.scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
-        memcpy(e->data + lo, sim->gradients.scratch + lo, (hi - lo) * sizeof(float));
+        memcpy(e->data + lo, sim->means.scratch + lo, (hi - lo) * sizeof(float));
     }
 }
 
@@ -98,6 +97,8 @@ static void complete(void *sim_, void *collective)
 {
     eni_sim *sim = sim_;
     eni_collective *c = collective;
+    for (int32_t i = 0; i < c->n; i++)
+        eni_gradients_await(c->entries[i].rank);
     if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
         copy_parts(c);
     else
@@ -171,6 +172,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     c->count = op->count;
     c->n = who->n;
     c->first = who->first;
+    c->lowest = who->place;
     c->next = sim->exchanges.collectives;
     sim->exchanges.collectives = c;
     return c;
@@ -182,16 +184,15 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     const circle who = circle_of(rank, group);
     eni_collective *c = find_or_make(rank, group, &who, op);
     if (c == NULL) return EN_ENOMEM;
-    for (int32_t i = 0; i < c->n; i++) { /* the first to come, if any */
-        const rank_part *other = &c->entries[i];
-        if (other->rank == NULL) continue;
+    const rank_part *other = &c->entries[c->lowest];
+    if (other->rank != NULL) {
         const eni_call_position ours = eni_group_position(1, c->number, op),
                                 theirs = eni_group_position(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
         eni_sim_fail(sim, st); /* the others would wait without end */
         EN_TRY(st);
-        break;
     }
+    if (who.place < c->lowest) c->lowest = who.place;
     *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, 0);
     c->entries[who.place] = (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
@@ -216,6 +217,7 @@ struct eni_sendrecv {
 static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 {
     eni_sim_rank *to = &sim->ranks[wanted->to];
+    eni_gradients_await(to);
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
     eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_SENDRECV,

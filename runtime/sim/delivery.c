@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -32,7 +33,7 @@ void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *dat
 {
     const int32_t rank = header->rank, node = sim->stores.all[header->shard].node;
     const bool is_up = eni_sim_is_to_store(header);
-    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes);
+    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes + ENI_CANARY * sizeof(float));
     if (m == NULL) {
         eni_sim_fail(sim, EN_ENOMEM);
         return;
@@ -166,6 +167,7 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
                                    .covered = h->covered,
                                    .payload = {.data = is_push ? m->data : NULL,
                                                .count = h->bytes / sizeof(float),
+                                               .flags = ENI_PAYLOAD_HAS_ROOM,
                                                .release = is_push ? release : NULL,
                                                .owner = m}};
     const en_status st = eni_delivery_handle(store, &event);
@@ -200,6 +202,7 @@ static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
     const eni_header *h = &answer->header;
     const eni_sim_call *call = &rank->calls[h->bucket];
     if (call->in != NULL && h->bytes > 0) {
+        eni_gradients_await(rank);
         memcpy(call->in + eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo, answer->data,
                h->bytes);
         rank->result->recv += h->bytes;

@@ -1,6 +1,6 @@
 /* sim.h - the virtual host: real strategies, real gradients, virtual time.
  *
- * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
+ * A run of any number of workers and servers within one thread, but for gradients. Every rank is a fiber that runs the worker
  * half of the very .so that runs on real transport; every shard is the real store core (runtime/store/
  * store.h); means and optimizer steps are the real functions. Only time is simulated: computing takes the time
  * of the compute model, messages take that of the network model, and events happen in the order of
@@ -8,7 +8,7 @@
  *
  *     rank (fiber)  --submit--> network model --> store core --> network model --> rank goes on
  *
- * Gradients are computed by a callback, on the scheduler's stack, on the weights that the rank has when its
+ * Gradients are computed by a callback, on the scheduler's stack or on threads, on the weights that the rank has when its
  * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
  * to their size.
  *
@@ -42,6 +42,7 @@ typedef struct eni_sim_problem {
      * param) alone; `rank` only says for which rank. Anything but EN_OK ends the run with that status. */
     en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
+    int threads; /* that may call grad at a time, each for another rank; 0: one, which called eni_sim_run */
 } eni_sim_problem;
 
 /* How long the gradient of one micro-batch takes: what the rank's law gives for (seed, rank, step), times the factors of all
@@ -104,8 +105,7 @@ typedef struct eni_sim_event {
     double weight; /* TAKEN: with which on_push absorbed it; NAN: it did not */
 } eni_sim_event;
 
-/* A fiber and a rank's vectors take up to three mappings of memory, of which a Linux process has 65,530. */
-enum { ENI_SIM_RANKS_MAX = 20000 };
+enum { ENI_SIM_RANKS_MAX = 1000000 };
 
 /* Pointers are borrowed during the run. Zero is a default where the comment says so. */
 typedef struct eni_sim_config {
@@ -113,8 +113,9 @@ typedef struct eni_sim_config {
     const eni_options *options; /* NULL: all defaults of the strategy */
     eni_hook_guard *hooks;      /* notified of every hook (plugin/hook.h); NULL: not watched */
     const eni_sim_problem *problem;
-    int32_t nranks;  /* at most ENI_SIM_RANKS_MAX; ENI_MEAN_MAX where the strategy takes means over ranks */
-    int32_t nshards; /* 0: 1 */
+    int32_t
+        nranks; /* at most ENI_SIM_RANKS_MAX; 1,024 with EN_STORE_ON_RANKS, because each store knows each rank */
+    int32_t nshards;       /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
     const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;

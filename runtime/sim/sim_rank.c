@@ -166,9 +166,9 @@ static int64_t compute_ns(const eni_sim_rank *rank)
     return eni_virtual_span(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
-static void ask_for_gradient(eni_sim_rank *rank)
+static void ask(eni_sim_rank *rank, int what)
 {
-    rank->wants_gradient = true;
+    rank->asks = what;
     eni_fiber_leave(rank->fiber);
 }
 
@@ -197,6 +197,7 @@ static en_status backward(eni_sim_rank *rank)
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         done += count_of(sim, b);
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
+        if (rank->is_computing) ask(rank, ENI_ASKS_RESULT);
         EN_TRY(eni_host_submit(rank->host, b));
     }
     return EN_OK;
@@ -235,7 +236,7 @@ static en_status take_step(eni_sim_rank *rank)
                                            .clock = rank->step,
                                            .version = rank->first_batch});
     EN_TRY(begin_step(rank));
-    ask_for_gradient(rank);
+    ask(rank, ENI_ASKS_GRADIENT);
     EN_TRY(backward(rank));
     EN_TRY(eni_host_finish(rank->host));
     rank->result->steps = ++rank->step;
