@@ -296,11 +296,15 @@ static void name_the_stuck(eni_sim *sim)
         if (!rank->is_running) continue;
         const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
+        char with[32] = "";
+        if (request != NULL && request->dest >= 0)
+            snprintf(with, sizeof with, " with rank %d", request->dest);
+        else if (request != NULL && request->dest == EN_SERVERS)
+            snprintf(with, sizeof with, " at the servers");
         const int n = snprintf(out->stuck + at, sizeof out->stuck - at,
                                "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
                                rank->step, request != NULL ? request->doing : "its time",
-                               request != NULL ? request->bucket : 0,
-                               request != NULL && request->dest == EN_SERVERS ? " at the servers" : "");
+                               request != NULL ? request->bucket : 0, with);
         at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
     }
 }

@@ -30,7 +30,7 @@ typedef struct eni_sim_pending {
     uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */
     uint32_t bucket;
-    int32_t dest;
+    int32_t dest; /* a rank that it needs, EN_SERVERS, or another negative number: nobody in particular */
 } eni_sim_pending;
 
 /* A rank's call on a bucket: it has one at a time (runtime/host). */

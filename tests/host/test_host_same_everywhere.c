@@ -478,6 +478,7 @@ static const struct {
                 {RIG_ZOO "two-level", 1, "0-1;2"},
                 {RIG_ZOO "zero1", 1},
                 {RIG_ZOO "gossip", 1},
+                {RIG_ZOO "pairs", 1}, /* of three: at least one sits out */
                 {RIG_ZOO "hier", 1},
                 {RIG_ZOO "late", 0},
                 {RIG_ZOO "softsync", 0},
