@@ -15,8 +15,8 @@ void eni_sendrecvs_start(eni_coll *coll)
     for (; all->nstarted < submitted; all->nstarted++) {
         const eni_pair *pair = eni_group_pair(coll, all->nstarted);
         const int rank = coll->config.rank, to = pair->op.to, from = pair->op.from;
-        *eni_sendrecv_at(all, all->nstarted) = (eni_sendrecv){
-            .pair = pair, .has_left = to == rank, .has_arrived = from == rank};
+        *eni_sendrecv_at(all, all->nstarted) =
+            (eni_sendrecv){.pair = pair, .has_left = to == rank, .has_arrived = from == rank};
         if (from == rank) {
             eni_group_copy(coll, &pair->op);
             continue;
@@ -99,7 +99,8 @@ eni_sendrecv *eni_sendrecvs_expected(const eni_coll *coll, int peer)
     return NULL;
 }
 
-bool eni_sendrecvs_accept(const eni_coll *coll, const eni_sendrecv *s, const eni_frame *frame, float **data_out)
+bool eni_sendrecvs_accept(const eni_coll *coll, const eni_sendrecv *s, const eni_frame *frame,
+                          float **data_out)
 {
     const eni_coll_op *op = &s->pair->op;
     *data_out = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset) + s->received;

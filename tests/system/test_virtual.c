@@ -4,7 +4,8 @@
 
 #include "tests/system/run.h"
 
-/* Promise: a network in virtual time ends with the weights of a run on real ranks, byte for byte. */
+/* Promise: a network in virtual time ends with the weights of a run on real ranks, byte for byte.
+ * Promise: a sendrecv whose partner never comes ends the run, and both ranks are named. */
 
 #define COMMON                                                                                               \
     "--limit-train-samples=103 --limit-test-samples=16 --epochs=2 --batch-size=8 --device=ref --lr=0.02 "    \
@@ -20,6 +21,7 @@ static const virtual_case cases[] = {
     {"hybrid:ps=fc1.weight", "--model=convnet --optimizer=adamw --data=synthetic"},
     {"hierarchical", "--model=mlp --nesterov --momentum=0.5 --data=synthetic"},
     {"grouped:period=4 --groups=2", "--model=mlp --lr-schedule=cosine --lr-warmup=40 --data=synthetic"},
+    {EN_BUILD_DIR "/test/plugins/zoo.so@pairs", "--model=convnet --data=synthetic"}, /* ranks that sit out */
     {"ring", "--model=resnet18:width=2,stem=cifar --data=synthetic --momentum=0.9 --augment=crop:32:4,flip"},
 };
 
@@ -57,8 +59,28 @@ static void virtual_is_real(void **state)
             "(AdamW), resnet18 (crops, running statistics), ragged ends");
 }
 
+/* Rank 0 waits for rank 1, which trains on alone; in both worlds. */
+static void a_partner_that_never_comes(void **state)
+{
+    (void)state;
+    process p;
+    for (int is_real = 0; is_real < 2; is_real++) {
+        process_start(&p, "entrain", NULL,
+                      "%s -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/zoo.so@lonely "
+                      "--model=mlp --data=synthetic " COMMON,
+                      is_real ? "run" : "sim");
+        assert_int_not_equal(process_wait(&p, 60), 0);
+        const char *said = process_err(&p);
+        if (strstr(said, "rank 0 in step 0") == NULL || strstr(said, "sendrecv") == NULL ||
+            strstr(said, "rank 1") == NULL)
+            fail_msg("%s", said);
+    }
+    promise("a sendrecv without a partner ends with both ranks named, on real ranks after 5 s");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real),
+                                       cmocka_unit_test(a_partner_that_never_comes)};
     return system_main(tests);
 }
