@@ -382,6 +382,8 @@ const eni_key eni_keys[] = {
          "event files for TensorBoard, one folder per run"),
     TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
+    BOOL("record-order", NULL, record_order, "off", R | P, CALL | STUDY, NULL,
+         "note in --out in which order calls reach the servers, for `entrain sim --replay-order`"),
 
 #undef GROUP
 #define GROUP "compute and transport"
@@ -550,6 +552,8 @@ const eni_key eni_keys[] = {
          "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
          "shifted-exp:10ms,6ms (minimum); per rank, such as 0-3=exp:10ms;4=fixed:40ms; a FILE with a time in seconds "
          "for each rank; or from:OUT, like the steps of a finished run"),
+    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, FIRST, "the order of virtual time",
+         "play the order of a run with --record-order and this --out: the same weights"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",

@@ -185,6 +185,8 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
                         v->groups == NULL))
         st = EN_ENOMEM;
     if (st == EN_OK) st = set_ranks(c, v);
+    if (st == EN_OK && c->replay_order != NULL)
+        st = eni_virtual_replay_open(c->replay_order, (int32_t)c->shards, (int32_t)c->workers, &v->replay);
     if (st != EN_OK) {
         eni_virtual_close(v);
         return st;
@@ -211,7 +213,8 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
         .compute = {.of_rank = v->laws, .factor = v->factor},
         .network = network_of(c),
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
-        .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL};
+        .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
+        .order = c->replay_order != NULL ? &v->replay.order : NULL};
     return EN_OK;
 }
 
@@ -224,5 +227,6 @@ void eni_virtual_close(eni_virtual *v)
     eni_free(v->join_ns);
     eni_free(v->leave_ns);
     eni_free(v->groups);
+    eni_virtual_replay_close(&v->replay);
     *v = (eni_virtual){0};
 }

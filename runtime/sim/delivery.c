@@ -93,12 +93,15 @@ static void timer_due(void *sim, void *store_)
     (void)sim;
     if (store->timer_ns > store->sim->queue.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
-    eni_sim_fail(store->sim, eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
+    eni_sim_fail(store->sim, store->sim->config->order != NULL
+                                 ? eni_replay_timer(store)
+                                 : eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
 }
 
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
 {
     store->timer_ns = when_ns;
+    store->replay.is_timer_due = false;
     if (when_ns != INT64_MAX) eni_sim_post(store->sim, when_ns, timer_due, store);
 }
 
@@ -236,8 +239,9 @@ static void arrived(void *sim_, void *message_)
     sim->in_flight--;
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
-        const en_status st = sim->config->faults != NULL ? sim->config->faults->at_store(store, m)
-                                                         : eni_delivery_take(store, m);
+        const en_status st = sim->config->faults != NULL  ? sim->config->faults->at_store(store, m)
+                             : sim->config->order != NULL ? eni_replay_take(store, m)
+                                                          : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;
     }

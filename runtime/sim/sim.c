@@ -52,6 +52,8 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults need a strategy with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
+    else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
+        why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
     else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
@@ -185,6 +187,7 @@ static en_status open_world(eni_sim *sim)
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_replay_check(sim));
     if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(eni_sim_comes_later(sim, r)
@@ -337,6 +340,7 @@ static en_status loop(eni_sim *sim)
     const bool has_limit =
         sim->config->faults != NULL; /* of faults: EN_ETIMEOUT, and nothing has been said yet */
     if (sim->status != EN_OK && !(has_limit && sim->status == EN_ETIMEOUT)) return sim->status;
+    EN_TRY(eni_replay_end(sim));
     if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",

@@ -4,7 +4,7 @@
  *     sim_rank.c     a rank's steps, on its fiber, and the transport of its host (runtime/host)
  *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
  *     shards.c       the stores themselves            virtual_time, fiber: their parts
- *     world.c        a run and its ranks, for all of them
+ *     replay.c       a recorded order of calls       world.c      a run and its ranks, for all of them
  *
  * Fault injection is in faults/, which calls these files and is called through eni_sim_faults. */
 #ifndef SIM_WORLD_H
@@ -19,6 +19,7 @@
 
 typedef struct eni_sim eni_sim;
 typedef struct eni_sim_rank eni_sim_rank;
+typedef struct eni_sim_message eni_sim_message;
 
 /* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
  * done and reported, the slot serves another. */
@@ -65,6 +66,13 @@ struct eni_sim_rank {
     eni_sim_rank_result *result;
 };
 
+/* Of a store under eni_sim_order. */
+typedef struct eni_sim_replay {
+    uint64_t next;            /* of its arrivals */
+    eni_sim_message *waiting; /* came before its turn */
+    bool is_timer_due;        /* so did the timer */
+} eni_sim_replay;
+
 /* A store and where it runs: shards first, or one per rank. */
 typedef struct eni_sim_store {
     eni_sim *sim;
@@ -73,6 +81,7 @@ typedef struct eni_sim_store {
     int32_t node;     /* of the network */
     int32_t peer;     /* in the event log */
     int64_t timer_ns; /* due; INT64_MAX: none */
+    eni_sim_replay replay;
 } eni_sim_store;
 
 typedef struct eni_collective eni_collective;
@@ -133,12 +142,13 @@ struct eni_sim {
 };
 
 /* One message on its way, with the header of the wire. */
-typedef struct eni_sim_message {
+struct eni_sim_message {
     eni_sim *sim;
-    int32_t from, to; /* nodes of the network */
+    eni_sim_message *next; /* eni_sim_replay */
+    int32_t from, to;      /* nodes of the network */
     eni_header header;
     float data[]; /* (header.bytes / 4) */
-} eni_sim_message;
+};
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
 {
@@ -204,6 +214,18 @@ eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket);
 
 /* The same, in progress, or done and not reported yet; NULL: neither. */
 eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
+
+/* ---- replay.c ---- */
+
+/* Whether the order is of such a run. EN_EINVAL, logged. */
+en_status eni_replay_check(const eni_sim *sim);
+
+/* A message has arrived; the store's timer is due: handled in their turn. */
+en_status eni_replay_take(eni_sim_store *store, eni_sim_message *message);
+en_status eni_replay_timer(eni_sim_store *store);
+
+/* Whether all of the order was played. EN_EMISMATCH, logged. */
+en_status eni_replay_end(const eni_sim *sim);
 
 /* ---- sim.c ---- */
 
