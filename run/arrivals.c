@@ -6,22 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 
-static const char about_format[] =
-    "entrain arrivals 1: shard %" PRId32 " of %" PRId32 ", %" PRId32 " ranks, %" PRIu32 " buckets of %" PRIu64
-    " elements\n";
-static const char about_scan[] =
-    "entrain arrivals 1: shard %" SCNd32 " of %" SCNd32 ", %" SCNd32 " ranks, %" SCNu32 " buckets of %" SCNu64
-    " elements";
+static const char about_format[] = "entrain arrivals 1: shard %" PRId32 " of %" PRId32 ", %" PRId32
+                                   " ranks, %" PRIu32 " buckets of %" PRIu64 " elements\n";
+static const char about_scan[] = "entrain arrivals 1: shard %" SCNd32 " of %" SCNd32 ", %" SCNd32
+                                 " ranks, %" SCNu32 " buckets of %" SCNu64 " elements";
 static const char *const words[] = {"end", "timer", "join", "left"}; /* -1 - ENI_ARRIVAL_* */
 
 struct eni_arrivals_file {
     FILE *file;
     uint64_t n;
+    int64_t begin_ns;
     char path[1024];
 };
 
@@ -37,7 +37,9 @@ en_status eni_arrivals_create(const char *folder, const eni_arrivals *about, eni
         eni_free(f);
         return st;
     }
-    fprintf(f->file, about_format, about->shard, about->nshards, about->nranks, about->nbuckets, about->elements);
+    fprintf(f->file, about_format, about->shard, about->nshards, about->nranks, about->nbuckets,
+            about->elements);
+    f->begin_ns = eni_now_ns();
     *file_out = f;
     return EN_OK;
 }
@@ -46,12 +48,12 @@ void eni_arrivals_add(eni_arrivals_file *f, eni_arrival a)
 {
     if (f == NULL) return;
     f->n++;
+    fprintf(f->file, "%" PRId64, a.now_ns - f->begin_ns);
+    if (a.bucket != ENI_ARRIVAL_TIMER) fprintf(f->file, " %" PRId32, a.rank);
     if (a.bucket >= 0)
-        fprintf(f->file, "%" PRId32 " %" PRId32 "\n", a.rank, a.bucket);
-    else if (a.bucket == ENI_ARRIVAL_TIMER)
-        fputs("timer\n", f->file);
+        fprintf(f->file, " %" PRId32 "\n", a.bucket);
     else
-        fprintf(f->file, "%" PRId32 " %s\n", a.rank, words[-1 - a.bucket]);
+        fprintf(f->file, " %s\n", words[-1 - a.bucket]);
 }
 
 en_status eni_arrivals_close(eni_arrivals_file *f)
@@ -68,37 +70,34 @@ en_status eni_arrivals_close(eni_arrivals_file *f)
 
 /* ---- reading ---- */
 
-/* "2 0", "2 end", "timer". */
+/* "17 2 0", "17 2 end", "17 timer". */
 static bool read_line(const char *line, const eni_arrivals *about, eni_arrival *a)
 {
     char word[8] = "";
     int end = 0;
-    if (strcmp(line, "timer\n") == 0) {
-        *a = (eni_arrival){.bucket = ENI_ARRIVAL_TIMER};
-        return true;
-    }
-    if (sscanf(line, "%" SCNd32 " %" SCNd32 "%n", &a->rank, &a->bucket, &end) == 2)
-        return strcmp(line + end, "\n") == 0 && a->rank >= 0 && a->rank < about->nranks && a->bucket >= 0 &&
-               (uint32_t)a->bucket < about->nbuckets;
-    if (sscanf(line, "%" SCNd32 " %7[a-z]%n", &a->rank, word, &end) != 2 || strcmp(line + end, "\n") != 0 ||
-        a->rank < 0 || a->rank >= about->nranks)
+    const int64_t before_ns = about->n > 0 ? about->item[about->n - 1].now_ns : 0;
+    *a = (eni_arrival){.bucket = ENI_ARRIVAL_TIMER};
+    if (sscanf(line, "%" SCNd64 " timer%n", &a->now_ns, &end) < 1 || a->now_ns < before_ns) return false;
+    if (end > 0) return strcmp(line + end, "\n") == 0;
+    if (sscanf(line, "%*d %" SCNd32 " %7[a-z0-9]%n", &a->rank, word, &end) != 2 ||
+        strcmp(line + end, "\n") != 0 || a->rank < 0 || a->rank >= about->nranks)
         return false;
     for (int i = 0; i < 4; i++)
-        if (strcmp(word, words[i]) == 0) {
-            a->bucket = -1 - i;
-            return true;
-        }
-    return false;
+        if (strcmp(word, words[i]) == 0) a->bucket = -1 - i;
+    if (a->bucket != ENI_ARRIVAL_TIMER) return true;
+    a->bucket = (int32_t)strtol(word, NULL, 10);
+    return word[strspn(word, "0123456789")] == 0 && (uint32_t)a->bucket < about->nbuckets;
 }
 
 static en_status read_all(FILE *file, const char *path, eni_arrivals *out)
 {
     char line[200] = "", last[40];
     uint64_t room = 0;
-    if (fgets(line, sizeof line, file) == NULL ||
-        sscanf(line, about_scan, &out->shard, &out->nshards, &out->nranks, &out->nbuckets, &out->elements) != 5)
+    if (fgets(line, sizeof line, file) == NULL || sscanf(line, about_scan, &out->shard, &out->nshards,
+                                                         &out->nranks, &out->nbuckets, &out->elements) != 5)
         return eni_fail(EN_EINVAL, "arrivals",
-                        "--replay-order: %s does not begin with a line of \"entrain arrivals 1: ..\"; give the --out of a "
+                        "--replay-order: %s does not begin with a line of \"entrain arrivals 1: ..\"; give "
+                        "the --out of a "
                         "run with --record-order",
                         path);
     while (fgets(line, sizeof line, file) != NULL) {
@@ -115,13 +114,15 @@ static en_status read_all(FILE *file, const char *path, eni_arrivals *out)
         out->n++;
         if (a->bucket <= ENI_ARRIVAL_JOIN)
             return eni_fail(EN_EINVAL, "arrivals",
-                            "--replay-order: line %" PRIu64 " of %s: rank %d came later, or was lost; only runs whose ranks "
+                            "--replay-order: line %" PRIu64
+                            " of %s: rank %d came later, or was lost; only runs whose ranks "
                             "all take part from beginning to end can be replayed",
                             out->n + 1, path, a->rank);
     }
     return eni_fail(EN_EINVAL, "arrivals",
                     "--replay-order: %s is not complete: line %" PRIu64
-                    " should be \"RANK BUCKET\", \"RANK end\" or, as the last one, \"%" PRIu64 " events\"",
+                    " should be \"NS RANK BUCKET\", \"NS RANK end\" or, as the last one, \"%" PRIu64
+                    " events\"",
                     path, out->n + 2, out->n);
 }
 

@@ -4,11 +4,13 @@
  * OUT/arrivals-SHARD.txt has a line for each event of that shard's store:
  *
  *     entrain arrivals 1: shard 0 of 2, 3 ranks, 5 buckets of 203530 elements
- *     2 0           the next call of rank 2 on bucket 0
- *     2 end         rank 2 makes no more calls
- *     timer         a timer of the strategy
- *     2 join        it joined later, or was lost (left): such runs are not played
- *     3 events */
+ *     1040217 2 0      after 1,040,217 ns the next call of rank 2 on bucket 0
+ *     1040955 2 end    rank 2 makes no more calls
+ *     1100000 timer    a timer of the strategy
+ *     1200000 2 join   it joined later, or was lost (left): such runs are not played
+ *     4 events
+ *
+ * A store is a function of these events and their times, so no call of it depends on what virtual time it is. */
 #ifndef RUN_ARRIVALS_H
 #define RUN_ARRIVALS_H
 
@@ -21,7 +23,8 @@
 enum { ENI_ARRIVAL_END = -1, ENI_ARRIVAL_TIMER = -2, ENI_ARRIVAL_JOIN = -3, ENI_ARRIVAL_LEFT = -4 };
 
 typedef struct eni_arrival {
-    int32_t rank; /* TIMER: 0 */
+    int64_t now_ns; /* as the store was told; never goes back */
+    int32_t rank;   /* TIMER: 0 */
     int32_t bucket;
 } eni_arrival;
 
@@ -38,7 +41,7 @@ typedef struct eni_arrivals_file eni_arrivals_file;
 /* Begins the file of a shard in `folder`, which is there. EN_EIO, logged. */
 en_status eni_arrivals_create(const char *folder, const eni_arrivals *about, eni_arrivals_file **file_out);
 
-/* An event was handled. Buffered. NULL records nothing. */
+/* An event is handled; now_ns on this host's clock. Buffered. NULL records nothing. */
 void eni_arrivals_add(eni_arrivals_file *file, eni_arrival arrival);
 
 /* Without this the file is not complete. EN_EIO, logged. NULL is fine. */

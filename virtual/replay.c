@@ -20,15 +20,16 @@ static en_status read_batches(FILE *file, const char *path, uint64_t **batches, 
     for (*n = 0; fgets(line, sizeof line, file) != NULL; (*n)++) {
         json_t *step = json_loads(line, 0, NULL);
         const json_t *number = json_object_get(step, "step"), *batch = json_object_get(step, "micro_batch");
-        const bool is_step = json_is_integer(number) && json_is_integer(batch) && json_integer_value(batch) >= 0 &&
-                             (uint64_t)json_integer_value(number) == *n;
+        const bool is_step = json_is_integer(number) && json_is_integer(batch) &&
+                             json_integer_value(batch) >= 0 && (uint64_t)json_integer_value(number) == *n;
         const uint64_t micro_batch = (uint64_t)json_integer_value(batch);
         json_decref(step);
         if (!is_step)
-            return eni_fail(EN_EINVAL, "sim",
-                            "--replay-order: line %" PRIu64 " of %s should be step %" PRIu64
-                            " with its micro-batch; give the --out of a run that was neither resumed nor cut short",
-                            *n + 1, path, *n);
+            return eni_fail(
+                EN_EINVAL, "sim",
+                "--replay-order: line %" PRIu64 " of %s should be step %" PRIu64
+                " with its micro-batch; give the --out of a run that was neither resumed nor cut short",
+                *n + 1, path, *n);
         if (*n == room) {
             room = 2 * room + 1024;
             uint64_t *grown = realloc(*batches, room * sizeof *grown);
@@ -46,7 +47,8 @@ static en_status read_rank(const char *out, int32_t rank, eni_virtual_replay *r)
     snprintf(path, sizeof path, "%s/metrics-%d.jsonl", out, rank);
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return eni_fail(EN_ENOENT, "sim", "--replay-order: cannot read %s: %s; give -n as in the recorded run", path,
+        return eni_fail(EN_ENOENT, "sim",
+                        "--replay-order: cannot read %s: %s; give -n as in the recorded run", path,
                         strerror(errno));
     const en_status st = read_batches(file, path, &r->batches[rank], &r->nbatches[rank]);
     fclose(file);

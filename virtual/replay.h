@@ -14,7 +14,8 @@ typedef struct eni_virtual_replay {
 
 /* Reads OUT/arrivals-SHARD.txt and OUT/metrics-RANK.jsonl. To be closed also after a failure: EN_EINVAL, EN_ENOENT, logged;
  * EN_ENOMEM. */
-en_status eni_virtual_replay_open(const char *out, int32_t nshards, int32_t nranks, eni_virtual_replay *replay);
+en_status eni_virtual_replay_open(const char *out, int32_t nshards, int32_t nranks,
+                                  eni_virtual_replay *replay);
 
 /* Safe on zeroed memory. */
 void eni_virtual_replay_close(eni_virtual_replay *replay);

@@ -93,15 +93,13 @@ static void timer_due(void *sim, void *store_)
     (void)sim;
     if (store->timer_ns > store->sim->queue.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
-    eni_sim_fail(store->sim, store->sim->config->order != NULL
-                                 ? eni_replay_timer(store)
-                                 : eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
+    eni_sim_fail(store->sim, eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
 }
 
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
 {
+    if (store->sim->config->order != NULL) return; /* it was recorded */
     store->timer_ns = when_ns;
-    store->replay.is_timer_due = false;
     if (when_ns != INT64_MAX) eni_sim_post(store->sim, when_ns, timer_due, store);
 }
 
@@ -109,7 +107,7 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
-    stamped.now_ns = sim->queue.now_ns;
+    stamped.now_ns = sim->config->order != NULL ? store->replay.now_ns : sim->queue.now_ns;
     eni_store_look(store->core, stamped.now_ns);
     EN_TRY(eni_store_step(store->core, &stamped, &sim->stores.actions));
     for (uint32_t i = 0; i < sim->stores.actions.n; i++) {

@@ -20,8 +20,8 @@ en_status eni_replay_check(const eni_sim *sim)
                         "--replay-order: the order is of shard %d of %d, %d ranks, %u buckets of %" PRIu64
                         " elements, but this run has shard %d of %d, %d ranks, %u buckets of %" PRIu64
                         ": give the flags of that run (-n, --shards, --model)",
-                        a->shard, a->nshards, a->nranks, a->nbuckets, a->elements, k, sim->stores.n, sim->nranks,
-                        sim->buckets->n, sim->buckets->count);
+                        a->shard, a->nshards, a->nranks, a->nbuckets, a->elements, k, sim->stores.n,
+                        sim->nranks, sim->buckets->n, sim->buckets->count);
     }
     return EN_OK;
 }
@@ -40,17 +40,9 @@ static bool is_of(const eni_sim_message *m, const eni_arrival *due)
                                            : due->bucket == ENI_ARRIVAL_END);
 }
 
-/* The event that is due, if it is here: a message, or the timer (*is_timer_out). */
-static eni_sim_message *take_due(eni_sim_store *store, bool *is_timer_out)
+/* The message that is due, if it is here. */
+static eni_sim_message *take_due(eni_sim_store *store, const eni_arrival *due)
 {
-    const eni_arrivals *order = order_of(store);
-    *is_timer_out = false;
-    if (store->replay.next == order->n) return NULL;
-    const eni_arrival *due = &order->item[store->replay.next];
-    if (due->bucket == ENI_ARRIVAL_TIMER) {
-        *is_timer_out = store->replay.is_timer_due;
-        return NULL;
-    }
     for (eni_sim_message **at = &store->replay.waiting; *at != NULL; at = &(*at)->next)
         if (is_of(*at, due)) {
             eni_sim_message *m = *at;
@@ -60,30 +52,21 @@ static eni_sim_message *take_due(eni_sim_store *store, bool *is_timer_out)
     return NULL;
 }
 
-static en_status go_on(eni_sim_store *store)
+en_status eni_replay_take(eni_sim_store *store, eni_sim_message *message)
 {
-    for (;;) {
-        bool is_timer;
-        eni_sim_message *m = take_due(store, &is_timer);
-        if (m == NULL && !is_timer) return EN_OK;
-        store->replay.next++;
-        if (is_timer) store->replay.is_timer_due = false;
+    const eni_arrivals *order = order_of(store);
+    message->next = store->replay.waiting;
+    store->replay.waiting = message;
+    for (; store->replay.next < order->n; store->replay.next++) {
+        const eni_arrival *due = &order->item[store->replay.next];
+        const bool is_timer = due->bucket == ENI_ARRIVAL_TIMER;
+        eni_sim_message *m = is_timer ? NULL : take_due(store, due);
+        if (m == NULL && !is_timer) break;
+        store->replay.now_ns = due->now_ns;
         EN_TRY(is_timer ? eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER})
                         : eni_delivery_take(store, m));
     }
-}
-
-en_status eni_replay_take(eni_sim_store *store, eni_sim_message *m)
-{
-    m->next = store->replay.waiting;
-    store->replay.waiting = m;
-    return go_on(store);
-}
-
-en_status eni_replay_timer(eni_sim_store *store)
-{
-    store->replay.is_timer_due = true;
-    return go_on(store);
+    return EN_OK;
 }
 
 /* ---- after the run ---- */
@@ -102,7 +85,8 @@ en_status eni_replay_end(const eni_sim *sim)
                             k, order->n, m->header.rank);
         const eni_arrival *due = &order->item[store->replay.next];
         return eni_fail(EN_EMISMATCH, "sim",
-                        "--replay-order: line %" PRIu64 " of the order of shard %d is rank %d, bucket %d, which does not "
+                        "--replay-order: line %" PRIu64
+                        " of the order of shard %d is rank %d, bucket %d, which does not "
                         "come: give the flags of the recorded run",
                         store->replay.next + 2, k, due->rank, due->bucket);
     }

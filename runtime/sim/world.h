@@ -69,8 +69,8 @@ struct eni_sim_rank {
 /* Of a store under eni_sim_order. */
 typedef struct eni_sim_replay {
     uint64_t next;            /* of its arrivals */
+    int64_t now_ns;           /* on the clock of the recorded run */
     eni_sim_message *waiting; /* came before its turn */
-    bool is_timer_due;        /* so did the timer */
 } eni_sim_replay;
 
 /* A store and where it runs: shards first, or one per rank. */
@@ -220,11 +220,10 @@ eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
 /* Whether the order is of such a run. EN_EINVAL, logged. */
 en_status eni_replay_check(const eni_sim *sim);
 
-/* A message has arrived; the store's timer is due: handled in their turn. */
+/* A message has arrived: it is handled in its turn. */
 en_status eni_replay_take(eni_sim_store *store, eni_sim_message *message);
-en_status eni_replay_timer(eni_sim_store *store);
 
-/* Whether all of the order was played. EN_EMISMATCH, logged. */
+/* Whether all of the order was played, if there is one; else EN_EMISMATCH, logged. */
 en_status eni_replay_end(const eni_sim *sim);
 
 /* ---- sim.c ---- */
