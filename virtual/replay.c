@@ -71,6 +71,22 @@ en_status eni_virtual_replay_open(const char *out, int32_t nshards, int32_t nran
     return EN_OK;
 }
 
+en_status eni_virtual_replay_verify(const char *out, const char *params_sha256)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/result.json", out);
+    json_t *result = json_load_file(path, 0, NULL);
+    const char *theirs = json_string_value(json_object_get(result, "params_sha256"));
+    const bool is_equal = theirs != NULL && strcmp(theirs, params_sha256) == 0;
+    json_decref(result);
+    if (is_equal) return EN_OK;
+    return eni_fail(
+        EN_EMISMATCH, "sim",
+        "--replay-order: the order was played, but the weights (params_sha256 %.12s..) are not those of "
+        "%s: give the flags of that run (config.yaml beside it has them), and its device",
+        params_sha256, path);
+}
+
 void eni_virtual_replay_close(eni_virtual_replay *r)
 {
     for (int32_t k = 0; r->arrivals != NULL && k < r->nshards; k++)

@@ -17,6 +17,10 @@ typedef struct eni_virtual_replay {
 en_status eni_virtual_replay_open(const char *out, int32_t nshards, int32_t nranks,
                                   eni_virtual_replay *replay);
 
+/* Whether these weights are those that the run ended with, by the params_sha256 of its result.json: else EN_EMISMATCH,
+ * logged, as without the file. */
+en_status eni_virtual_replay_verify(const char *out, const char *params_sha256);
+
 /* Safe on zeroed memory. */
 void eni_virtual_replay_close(eni_virtual_replay *replay);
 

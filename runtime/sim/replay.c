@@ -8,21 +8,33 @@
 
 /* ---- before the run ---- */
 
+static en_status check_arrivals(const eni_sim *sim, int32_t k)
+{
+    const eni_arrivals *a = &sim->config->order->arrivals[k];
+    if (a->nranks == sim->nranks && a->nshards == sim->stores.n && a->shard == k &&
+        a->nbuckets == sim->buckets->n && a->elements == sim->buckets->count)
+        return EN_OK;
+    return eni_fail(EN_EINVAL, "sim",
+                    "--replay-order: the order is of shard %d of %d, %d ranks, %u buckets of %" PRIu64
+                    " elements, but this run has shard %d of %d, %d ranks, %u buckets of %" PRIu64
+                    ": give the flags of that run (-n, --shards, --model)",
+                    a->shard, a->nshards, a->nranks, a->nbuckets, a->elements, k, sim->stores.n, sim->nranks,
+                    sim->buckets->n, sim->buckets->count);
+}
+
 en_status eni_replay_check(const eni_sim *sim)
 {
-    const eni_sim_config *c = sim->config;
-    for (int32_t k = 0; c->order != NULL && k < sim->stores.n; k++) {
-        const eni_arrivals *a = &c->order->arrivals[k];
-        if (a->nranks == sim->nranks && a->nshards == sim->stores.n && a->shard == k &&
-            a->nbuckets == sim->buckets->n && a->elements == sim->buckets->count)
-            continue;
-        return eni_fail(EN_EINVAL, "sim",
-                        "--replay-order: the order is of shard %d of %d, %d ranks, %u buckets of %" PRIu64
-                        " elements, but this run has shard %d of %d, %d ranks, %u buckets of %" PRIu64
-                        ": give the flags of that run (-n, --shards, --model)",
-                        a->shard, a->nshards, a->nranks, a->nbuckets, a->elements, k, sim->stores.n,
-                        sim->nranks, sim->buckets->n, sim->buckets->count);
-    }
+    const eni_sim_order *order = sim->config->order;
+    for (int32_t k = 0; order != NULL && k < sim->stores.n; k++)
+        EN_TRY(check_arrivals(sim, k));
+    for (int32_t r = 0; order != NULL && sim->claims && r < sim->nranks; r++)
+        for (uint64_t i = 0; i < order->nbatches[r]; i++)
+            if (order->batches[r][i] >= sim->config->micro_batches)
+                return eni_fail(EN_EINVAL, "sim",
+                                "--replay-order: rank %d computed micro-batch %" PRIu64
+                                ", but this run has %" PRIu64
+                                ": give the flags of that run (--steps, --epochs, --batch-size)",
+                                r, order->batches[r][i], sim->config->micro_batches);
     return EN_OK;
 }
 
