@@ -227,6 +227,16 @@ static en_status open_problem(sim_trial *t)
                            (uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
 }
 
+static en_status verify_replay(const sim_trial *t)
+{
+    char params[ENI_DIGEST_HEX] = "";
+    if (t->network != NULL) EN_TRY(eni_virtual_network_digest(t->network, t->weights, params));
+    EN_TRY(eni_virtual_replay_verify(t->context->config->replay_order, params));
+    eni_info("sim", "the weights are those of the run in %s, byte for byte",
+             t->context->config->replay_order);
+    return EN_OK;
+}
+
 static en_status run_trial(sim_trial *t)
 {
     int64_t left = t->context->config->events;
@@ -242,8 +252,9 @@ static en_status run_trial(sim_trial *t)
     sim->evaluate = evaluate;
     sim->evaluate_user = t;
     sim->weights_out = t->weights;
-    const en_status st = eni_sim_run(sim, &result);
+    en_status st = eni_sim_run(sim, &result);
     if (st == EN_OK) (t->context->config->json ? report_json : report)(t, &result);
+    if (st == EN_OK && sim->order != NULL) st = verify_replay(t);
     eni_sim_result_fini(&result);
     return st;
 }

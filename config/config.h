@@ -120,10 +120,11 @@ typedef struct eni_config {
 
     /* files */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
-    bool overwrite;                    /* the contents of `out` may be replaced */
-    int64_t checkpoint_every;          /* an amount of global samples, 0: never */
-    char *checkpoint_dir;              /* NULL: OUT/checkpoints */
-    char *tensorboard;                 /* "auto": OUT; NULL: none */
+    bool record_order;
+    bool overwrite;           /* the contents of `out` may be replaced */
+    int64_t checkpoint_every; /* an amount of global samples, 0: never */
+    char *checkpoint_dir;     /* NULL: OUT/checkpoints */
+    char *tensorboard;        /* "auto": OUT; NULL: none */
 
     /* compute and transport */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
@@ -194,6 +195,7 @@ typedef struct eni_config {
     int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
+    char *replay_order;
 
     /* entrain conform */
     char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */

@@ -229,6 +229,8 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
     if (st == EN_OK && (v->slow == NULL || v->laws == NULL || v->join_ns == NULL || v->leave_ns == NULL ||
                         v->groups == NULL))
         st = EN_ENOMEM;
+    if (st == EN_OK && c->replay_order != NULL)
+        st = eni_virtual_replay_open(c->replay_order, (int32_t)c->shards, (int32_t)c->workers, &v->replay);
     v->sim = (eni_sim_config){
         .strategy = strategy,
         .options = v->options,
@@ -250,7 +252,8 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
         .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
         .compute = {.of_rank = v->laws, .slow = v->slow, .nslow = c->straggler.count},
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
-        .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL};
+        .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
+        .order = c->replay_order != NULL ? &v->replay.order : NULL};
     if (st == EN_OK) st = set_ranks(c, v);
     if (st != EN_OK) eni_virtual_close(v);
     return st;
@@ -268,5 +271,6 @@ void eni_virtual_close(eni_virtual *v)
     eni_free(v->join_ns);
     eni_free(v->leave_ns);
     eni_free(v->groups);
+    eni_virtual_replay_close(&v->replay);
     *v = (eni_virtual){0};
 }

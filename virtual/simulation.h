@@ -6,6 +6,7 @@
 
 #include "config/config.h"
 #include "runtime/sim/sim.h"
+#include "virtual/replay.h"
 
 typedef struct eni_virtual {
     eni_sim_config sim; /* all but problem, hooks, trace, eval and weights_out, which are the caller's */
@@ -18,10 +19,11 @@ typedef struct eni_virtual {
     eni_law *service;            /* (servers) --server-time */
     int64_t *join_ns, *leave_ns; /* (workers) */
     int32_t *groups;             /* (workers) */
+    eni_virtual_replay replay;   /* --replay-order */
 } eni_virtual;
 
 /* Finds the strategy in `plugins` and turns the flags of `entrain sim` into a configuration of runtime/sim; `config` is
- * resolved. Reads the file or the run that --compute names. On failure there is nothing to close. EN_EINVAL, EN_ENOENT,
+ * resolved. Reads the file or the run that --compute or --replay-order names. On failure there is nothing to close. EN_EINVAL, EN_ENOENT,
  * logged; EN_ENOMEM. */
 en_status eni_virtual_open(const eni_config *config, const char *plugins, eni_virtual *virtual_out);
 

@@ -510,6 +510,13 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
+    const int self = host->config.world.rank;
+    if (in == out && to != self && from != self) {
+        eni_host_misuse(host, "called sendrecv to receive into the vector of bucket %u that it sends",
+                        bucket->id);
+        host->hook.verdict = EN_EINVAL;
+        return REQUEST_REFUSED;
+    }
     const int who = find_group(host, EN_WORLD);
     if (who == NONE || !is_in_arena(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||

@@ -99,6 +99,7 @@ static void timer_due(void *sim, void *store_)
 
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
 {
+    if (store->sim->config->order != NULL) return; /* it was recorded */
     store->timer_ns = when_ns;
     if (when_ns != INT64_MAX) eni_sim_post(store->sim, when_ns, timer_due, store);
 }
@@ -107,7 +108,7 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
-    stamped.now_ns = sim->queue.now_ns;
+    stamped.now_ns = sim->config->order != NULL ? store->replay.now_ns : sim->queue.now_ns;
     eni_store_look(store->core, stamped.now_ns);
     EN_TRY(eni_store_step(store->core, &stamped, &sim->stores.actions));
     for (uint32_t i = 0; i < sim->stores.actions.n; i++) {
@@ -254,8 +255,9 @@ static void handled(void *sim_, void *message_)
     sim->in_flight--;
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
-        const en_status st = sim->config->faults != NULL ? sim->config->faults->at_store(store, m)
-                                                         : eni_delivery_take(store, m);
+        const en_status st = sim->config->faults != NULL  ? sim->config->faults->at_store(store, m)
+                             : sim->config->order != NULL ? eni_replay_take(store, m)
+                                                          : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;
     }

@@ -54,6 +54,8 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults need a strategy with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
+    else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
+        why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
     else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
@@ -224,6 +226,7 @@ static en_status open_world(eni_sim *sim)
     }
     EN_TRY(open_ranks(sim));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_replay_check(sim));
     EN_TRY(eni_gradients_open(sim));
     if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
@@ -338,11 +341,15 @@ static void name_the_stuck(eni_sim *sim)
         if (!rank->is_running) continue;
         const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
+        char with[32] = "";
+        if (request != NULL && request->dest >= 0)
+            snprintf(with, sizeof with, " with rank %d", request->dest);
+        else if (request != NULL && request->dest == EN_SERVERS)
+            snprintf(with, sizeof with, " at the servers");
         const int n = snprintf(out->stuck + at, sizeof out->stuck - at,
                                "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
                                rank->step, request != NULL ? request->doing : "its time",
-                               request != NULL ? request->bucket : 0,
-                               request != NULL && request->dest == EN_SERVERS ? " at the servers" : "");
+                               request != NULL ? request->bucket : 0, with);
         at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
     }
 }
@@ -375,6 +382,7 @@ static en_status loop(eni_sim *sim)
     const bool has_limit =
         sim->config->faults != NULL; /* of faults: EN_ETIMEOUT, and nothing has been said yet */
     if (sim->status != EN_OK && !(has_limit && sim->status == EN_ETIMEOUT)) return sim->status;
+    EN_TRY(eni_replay_end(sim));
     if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",

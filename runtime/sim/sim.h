@@ -25,6 +25,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
+#include "run/arrivals.h"
 #include "run/law.h"
 #include "run/net_links.h"
 #include "run/slowdown.h"
@@ -81,6 +82,13 @@ typedef struct eni_sim_network {
  * ranks then make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
+/* What a run on real ranks has recorded, to be played. */
+typedef struct eni_sim_order {
+    const eni_arrivals *arrivals;   /* (nshards) */
+    const uint64_t *const *batches; /* (nranks) the micro-batches that each rank computed, */
+    const uint64_t *nbatches;       /* (nranks) so many; for strategies that claim */
+} eni_sim_order;
+
 enum {
     ENI_SIM_STEP = 1,
     ENI_SIM_PUSH,
@@ -134,6 +142,7 @@ typedef struct eni_sim_config {
      * in then (INT64_MAX: at the end); rank 0 does neither. NULL: none does. Only for ranks that claim, with
      * a store on servers. */
     const int64_t *join_ns, *leave_ns; /* (nranks) */
+    const eni_sim_order *order; /* NULL: as virtual time has it. Needs EN_STORE_ON_SERVERS, without faults */
     uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million without a gradient */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;

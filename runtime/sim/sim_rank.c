@@ -140,7 +140,10 @@ static bool assign(eni_sim_rank *rank)
     const uint64_t total = sim->config->micro_batches, per_step = sim->config->accumulate;
     const uint64_t ranks = (uint64_t)sim->nranks, self = (uint64_t)rank->world.rank;
     if (has_to_leave(rank)) return false;
-    if (sim->claims) {
+    if (sim->claims && sim->config->order != NULL) {
+        if (rank->step == sim->config->order->nbatches[self]) return false;
+        rank->first_batch = sim->config->order->batches[self][rank->step];
+    } else if (sim->claims) {
         rank->first_batch = sim->next_batch;
         sim->next_batch += per_step;
         if (rank->first_batch >= total) return false;
