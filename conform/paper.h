@@ -49,6 +49,7 @@ typedef struct eni_reference {
     const char *const *options; /* what a schedule draws from; ends with NULL. "" is the defaults */
     uint32_t flags;
     int32_t least_ranks;
+    double rounding; /* how much of it the paper's formula amplifies; 0: 1 */
     /* Server: whether worker r sends a message in its step (NULL: in each); see above. Hooks but push may be NULL. */
     bool (*calls)(const eni_paper *, int r);
     void (*push)(eni_paper *, int r);

@@ -72,15 +72,15 @@ static const eni_reference grouped = {.name = "grouped",
                                                ENI_PAPER_GROUPS | ENI_PAPER_UNEQUAL,
                                       .round = grouped_round};
 
-/* ---- local-sgd: x_r -= eta g_r; every `period` steps x_r = mean of all x (Stich'19, alg. 1). Before step `start` the
- * period is 1 (Lin'20, post-local SGD) ------------------------------------------------------------------------ */
+/* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each of the
+ * first `start` (Lin'20, post-local SGD; counted as in its authors' code) ------------------------------------------------------------------------ */
 
 static void local_round(eni_paper *p)
 {
     const double steps = (double)steps_of(p), start = eni_paper_num(p, "start", 0);
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
-    const bool averages = steps <= start || fmod(steps - start, eni_paper_num(p, "period", 8)) == 0;
+    const bool averages = steps <= start || fmod(steps, eni_paper_num(p, "period", 8)) == 0;
     snprintf(p->why, sizeof p->why, "step %g ends %s an average", steps - 1, averages ? "with" : "without");
     if (averages) average(p);
 }
@@ -143,7 +143,7 @@ static const eni_reference slowmo = {.name = "slowmo",
                                      .round = slowmo_round,
                                      .model = slowmo_model};
 
-/* ---- diloco: H inner steps of each island (ranks that average gradients) from theta; Delta = theta - mean of the islands'
+/* ---- diloco: H inner steps of each island (a group of ranks that average gradients; a rank, where all are in one group) from theta; Delta = theta - mean of the islands'
  * weights; m = momentum m + Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer
  * optimizer as in PyTorch). m: own; theta: before ---------------------------------------------------------------- */
 
@@ -156,11 +156,12 @@ static void diloco_round(eni_paper *p)
 {
     const double lr = eni_paper_num(p, "lr", 0.7), momentum = eni_paper_num(p, "momentum", 0.9);
     const bool is_nesterov = eni_paper_num(p, "nesterov", 1) != 0;
+    const bool has_islands = eni_paper_group(p, 0) != eni_paper_all(p);
     uint32_t islands = 0;
     eni_paper_vec mean;
     for (int r = 0; r < p->nranks; r++) {
-        step_along(p, r, eni_paper_group(p, r));
-        if (p->group[r] == r) islands |= eni_paper_one(r);
+        step_along(p, r, has_islands ? eni_paper_group(p, r) : eni_paper_one(r));
+        if (p->group[r] == r || !has_islands) islands |= eni_paper_one(r);
     }
     if (!ends_period(p, steps_of(p), diloco_period(p))) return;
     eni_paper_mean_weights(p, islands, mean);
@@ -187,7 +188,7 @@ static const eni_reference diloco = {
     .model = diloco_model};
 
 /* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both
- * neighbours; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W) before it (Assran'19, app. A:
+ * neighbours, 1/2 where they are one; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W) before it (Assran'19, app. A:
  * rank i sends to i + 2^k; Ying'21) ------------------------------------------------------------------------------- */
 
 /* Adds what x_j brings rank r: W_rj x_j. */
@@ -209,11 +210,11 @@ static void dpsgd_round(eni_paper *p)
         memset(x, 0, sizeof(eni_paper_vec));
         if (n == 1) {
             mix(p, x, 1, old[0]);
-        } else if (eni_paper_is(p, "graph", "ring", "ring")) {
+        } else if (eni_paper_is(p, "graph", "ring", "ring") && n > 2) {
             mix(p, x, 1. / 3, old[r]);
             mix(p, x, 1. / 3, old[(r + 1) % n]);
             mix(p, x, 1. / 3, old[(r + n - 1) % n]);
-        } else if (eni_paper_is(p, "graph", "complete", "ring")) {
+        } else if (n == 2 || eni_paper_is(p, "graph", "complete", "ring")) {
             for (int j = 0; j < n; j++)
                 mix(p, x, 1. / n, old[j]);
         } else {

@@ -170,11 +170,19 @@ static void adaptive_push(eni_paper *p, int r)
 
 static const eni_reference delay_adaptive = {.name = "delay-adaptive",
                                              .source = "Koloskova'22, delay-adaptive rate; Mishchenko'22",
-                                             .options = OPTIONS("", "power=0", "power=0.5", "power=2"),
+                                             .options = OPTIONS("", "power=0", "power=1", "power=2"),
                                              .push = adaptive_push};
 
 /* ---- softsync: w -= eta mean of c = floor(W / splits) gradients as they come, each times 1 / delay if delay > 0; every
- * worker goes on at once (Zhang'16, eq. 3 to 5) ------------------------------------------------------------- */
+ * worker goes on at once (Zhang'16, eq. 3 to 5). What is left when the last worker has ended is a step too (ours) ------ */
+
+static void softsync_step(eni_paper *p)
+{
+    for (uint64_t e = 0; e < p->n && p->collected > 0; e++)
+        p->own[e] /= (double)p->collected;
+    eni_paper_apply(p, p->own, 1, p->collected);
+    p->collected = p->ncollected = 0;
+}
 
 static void softsync_push(eni_paper *p, int r)
 {
@@ -189,14 +197,17 @@ static void softsync_push(eni_paper *p, int r)
     p->collected += worker->samples;
     p->ncollected++;
     snprintf(p->why, sizeof p->why, "gradient %g of %g, delay %g", (double)p->ncollected, c, delay);
-    if ((double)p->ncollected >= c) {
-        for (uint64_t e = 0; e < p->n && p->collected > 0; e++)
-            p->own[e] /= (double)p->collected;
-        eni_paper_apply(p, p->own, 1, p->collected);
-        p->collected = p->ncollected = 0;
-    }
+    if ((double)p->ncollected >= c) softsync_step(p);
     p->weight = weight;
     eni_paper_answer(p, r);
+}
+
+static void softsync_gone(eni_paper *p, int r)
+{
+    (void)r;
+    for (int i = 0; i < p->nranks; i++)
+        if (p->worker[i].is_client) return;
+    if (p->ncollected > 0) softsync_step(p);
 }
 
 static const eni_reference softsync = {
@@ -204,7 +215,8 @@ static const eni_reference softsync = {
     .source = "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
     .options = OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"),
     .least_ranks = 2,
-    .push = softsync_push};
+    .push = softsync_push,
+    .gone = softsync_gone};
 
 /* ---- dc-asgd: w -= eta (g + lambda g g (w - bak_r)), bak_r: what worker r was sent (Zheng'17, eq. 10, alg. 1, 2).
  * Adaptive: s = decay s + (1 - decay) g g; lambda = lambda0 / sqrt(s + eps) ---------------------------------- */
@@ -267,12 +279,14 @@ static void easgd_finish(eni_paper *p, int r)
     }
 }
 
+/* rounding: a worker that is answered with w knows d as alpha / (1 - alpha) (x_r - w), 9 times as rounded for alpha 0.9. */
 static const eni_reference easgd = {.name = "easgd",
                                     .source = "Zhang'15, alg. 1 and 2 (EAMSGD)",
                                     .options =
                                         OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5",
                                                 "period=2,alpha=0.1,momentum=0.9"),
                                     .flags = ENI_PAPER_SCHEDULE,
+                                    .rounding = 8,
                                     .calls = easgd_calls,
                                     .push = easgd_push,
                                     .finish = easgd_finish};

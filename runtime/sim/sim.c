@@ -73,7 +73,8 @@ static en_status check_memory(const eni_sim_config *c)
                  has = (double)eni_host_info_memory();
     if (each * c->nranks <= has) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
-                    "%d ranks with %" PRIu64 " weights each need %.1f GB of memory, and this machine has %.1f GB: "
+                    "%d ranks with %" PRIu64
+                    " weights each need %.1f GB of memory, and this machine has %.1f GB: "
                     "give -n %.0f or fewer, or a smaller model",
                     c->nranks, c->problem->count, each * c->nranks * 1e-9, has * 1e-9, floor(has / each));
 }

@@ -21,7 +21,8 @@ static void keep(void *user, int level, const char *subsystem, const char *text)
     snprintf(said, sizeof said, "%s", text);
 }
 
-static const eni_arrivals about = {.shard = 3, .nshards = 4, .nranks = 300, .nbuckets = 70, .elements = 1u << 30};
+static const eni_arrivals about = {
+    .shard = 3, .nshards = 4, .nranks = 300, .nbuckets = 70, .elements = 1u << 30};
 
 static void what_was_written_is_read(void **state)
 {
@@ -59,22 +60,22 @@ static void what_was_written_is_read(void **state)
 
 static void what_is_not_one_is_refused(void **state)
 {
-    static const char *const files[][2] = {{"", "does not begin"},
-                                           {"hello\n", "does not begin"},
-                                           {"entrain arrivals 2: shard 3 of 4, 3 ranks, 2 buckets of 10 elements\n",
-                                            "does not begin"},
-                                           {HEAD, "line 2"},
-                                           {HEAD "1 0 0\n", "line 3"},
-                                           {HEAD "1 0 0\n2 events\n", "line 3"},
-                                           {HEAD "1 3 0\n1 events\n", "line 2"},
-                                           {HEAD "1 0 2\n1 events\n", "line 2"},
-                                           {HEAD "1 0 -1\n1 events\n", "line 2"},
-                                           {HEAD "1 0 ends\n1 events\n", "line 2"},
-                                           {HEAD "1 0 0 0\n1 events\n", "line 2"},
-                                           {HEAD "1 timer 0\n1 events\n", "line 2"},
-                                           {HEAD "2 0 0\n1 0 0\n2 events\n", "line 3"},
-                                           {HEAD "1 2 left\n1 events\n", "rank 2 came later, or was lost"},
-                                           {HEAD "1 2 join\n1 events\n", "line 2"}};
+    static const char *const files[][2] = {
+        {"", "does not begin"},
+        {"hello\n", "does not begin"},
+        {"entrain arrivals 2: shard 3 of 4, 3 ranks, 2 buckets of 10 elements\n", "does not begin"},
+        {HEAD, "line 2"},
+        {HEAD "1 0 0\n", "line 3"},
+        {HEAD "1 0 0\n2 events\n", "line 3"},
+        {HEAD "1 3 0\n1 events\n", "line 2"},
+        {HEAD "1 0 2\n1 events\n", "line 2"},
+        {HEAD "1 0 -1\n1 events\n", "line 2"},
+        {HEAD "1 0 ends\n1 events\n", "line 2"},
+        {HEAD "1 0 0 0\n1 events\n", "line 2"},
+        {HEAD "1 timer 0\n1 events\n", "line 2"},
+        {HEAD "2 0 0\n1 0 0\n2 events\n", "line 3"},
+        {HEAD "1 2 left\n1 events\n", "rank 2 came later, or was lost"},
+        {HEAD "1 2 join\n1 events\n", "line 2"}};
     (void)state;
     eni_log_set_sink(keep, NULL);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
