@@ -60,6 +60,7 @@ static en_status set_service(const eni_config *c, eni_virtual *v)
 typedef struct times {
     double *at; /* ns */
     size_t n, room;
+    const char *key; /* of a step; NULL: its time */
 } times;
 
 static en_status add_time(times *t, double ns)
@@ -75,15 +76,17 @@ static en_status add_time(times *t, double ns)
     return EN_OK;
 }
 
-/* Adds a time of each line: "0.012" (seconds), or a step of metrics-RANK.jsonl. *is_trace_out: it has steps. */
+/* Adds a time of each line: "0.012" (seconds), or a step of metrics-RANK.jsonl. *is_trace_out: it has steps. With a `key`,
+ * that number of each step. */
 static en_status read_times(const char *path, times *t, bool *is_trace_out)
 {
+    const char *flag = t->key != NULL ? "--replay-order" : "--compute";
     char line[1024];
     unsigned long number = 0;
     en_status st = EN_OK;
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return eni_fail(EN_ENOENT, "sim", "--compute: cannot read %s: %s", path, strerror(errno));
+        return eni_fail(EN_ENOENT, "sim", "%s: cannot read %s: %s", flag, path, strerror(errno));
     *is_trace_out = false;
     while (st == EN_OK && fgets(line, sizeof line, file) != NULL) {
         char *end = line;
@@ -91,23 +94,22 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
         number++;
         if (line[0] == '{') {
             json_t *step = json_loads(line, 0, NULL);
-            ns = json_number_value(json_object_get(step, "compute_ns"));
+            ns = json_number_value(json_object_get(step, t->key != NULL ? t->key : "compute_ns"));
             json_decref(step);
             end = line + strcspn(line, "\n");
             *is_trace_out = true;
         } else {
             ns = strtod(line, &end) * 1e9;
         }
-        if (!(ns > 0) || !isfinite(ns) || end == line || (*end != '\n' && *end != '\0'))
-            st = eni_fail(EN_EINVAL, "sim",
-                          "--compute: line %lu of %s should be a time in seconds above 0, or a step of a "
-                          "metrics-RANK.jsonl",
-                          number, path);
+        if (!(ns > 0 || (t->key != NULL && ns == 0)) || !isfinite(ns) || end == line ||
+            (*end != '\n' && *end != '\0'))
+            st = eni_fail(EN_EINVAL, "sim", "%s: line %lu of %s should be %sa step of a metrics-RANK.jsonl",
+                          flag, number, path, t->key != NULL ? "" : "a time in seconds above 0, or ");
         else
             st = add_time(t, ns);
     }
     if (st == EN_OK && ferror(file))
-        st = eni_fail(EN_EIO, "sim", "--compute: cannot read %s: %s", path, strerror(errno));
+        st = eni_fail(EN_EIO, "sim", "%s: cannot read %s: %s", flag, path, strerror(errno));
     fclose(file);
     return st;
 }
@@ -179,6 +181,29 @@ static en_status set_laws(const eni_config *c, eni_virtual *v)
     return eni_law_read("--compute", "rank", text, (int32_t)c->workers, v->laws);
 }
 
+/* ---- --replay-order ---- */
+
+static en_status read_order(const eni_config *c, eni_virtual *v)
+{
+    times t = {.key = "micro_batch"};
+    char path[4200];
+    bool is_trace;
+    en_status st = EN_OK;
+    v->arrivals = eni_alloc_array((size_t)c->shards, sizeof *v->arrivals);
+    v->first = eni_alloc_array((size_t)c->workers + 1, sizeof *v->first);
+    if (v->arrivals == NULL || v->first == NULL) return EN_ENOMEM;
+    for (int32_t k = 0; st == EN_OK && k < c->shards; k++)
+        st = eni_arrivals_read(c->replay_order, k, &v->arrivals[k]);
+    for (int64_t r = 0; st == EN_OK && r < c->workers; r++) {
+        snprintf(path, sizeof path, "%s/metrics-%lld.jsonl", c->replay_order, (long long)r);
+        st = read_times(path, &t, &is_trace);
+        v->first[r + 1] = t.n;
+    }
+    v->batches = t.at;
+    v->order = (eni_sim_order){.arrivals = v->arrivals, .batches = v->batches, .first = v->first};
+    return st;
+}
+
 /* ---- ranks ---- */
 
 static en_status take_visits(const char *flag, const eni_list *list, int64_t nranks, int64_t *at_ns)
@@ -217,7 +242,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
     const double ranks = (double)c->workers * (double)c->accumulate;
     const size_t n = (size_t)c->workers;
     const en_strategy *strategy;
-    *v = (eni_virtual){0};
+    *v = (eni_virtual){.nshards = (int32_t)c->shards};
     EN_TRY(eni_strategy_find(plugins, c->strategy, &strategy));
     EN_TRY(eni_strategy_groups(strategy, c->groups));
     en_status st = eni_options_new(strategy, eni_spec_options(c->strategy), &v->options);
@@ -229,8 +254,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
     if (st == EN_OK && (v->slow == NULL || v->laws == NULL || v->join_ns == NULL || v->leave_ns == NULL ||
                         v->groups == NULL))
         st = EN_ENOMEM;
-    if (st == EN_OK && c->replay_order != NULL)
-        st = eni_virtual_replay_open(c->replay_order, (int32_t)c->shards, (int32_t)c->workers, &v->replay);
+    if (st == EN_OK && c->replay_order != NULL) st = read_order(c, v);
     v->sim = (eni_sim_config){
         .strategy = strategy,
         .options = v->options,
@@ -253,7 +277,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
         .compute = {.of_rank = v->laws, .slow = v->slow, .nslow = c->straggler.count},
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
         .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
-        .order = c->replay_order != NULL ? &v->replay.order : NULL};
+        .order = c->replay_order != NULL ? &v->order : NULL};
     if (st == EN_OK) st = set_ranks(c, v);
     if (st != EN_OK) eni_virtual_close(v);
     return st;
@@ -271,6 +295,10 @@ void eni_virtual_close(eni_virtual *v)
     eni_free(v->join_ns);
     eni_free(v->leave_ns);
     eni_free(v->groups);
-    eni_virtual_replay_close(&v->replay);
+    for (int32_t k = 0; v->arrivals != NULL && k < v->nshards; k++)
+        eni_arrivals_fini(&v->arrivals[k]);
+    eni_free(v->arrivals);
+    free(v->batches);
+    eni_free(v->first);
     *v = (eni_virtual){0};
 }

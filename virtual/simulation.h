@@ -6,7 +6,6 @@
 
 #include "config/config.h"
 #include "runtime/sim/sim.h"
-#include "virtual/replay.h"
 
 typedef struct eni_virtual {
     eni_sim_config sim; /* all but problem, hooks, trace, eval and weights_out, which are the caller's */
@@ -19,7 +18,11 @@ typedef struct eni_virtual {
     eni_law *service;            /* (servers) --server-time */
     int64_t *join_ns, *leave_ns; /* (workers) */
     int32_t *groups;             /* (workers) */
-    eni_virtual_replay replay;   /* --replay-order */
+    eni_sim_order order;         /* --replay-order: these three */
+    int32_t nshards;
+    eni_arrivals *arrivals; /* (nshards) */
+    double *batches;
+    size_t *first; /* (workers + 1) */
 } eni_virtual;
 
 /* Finds the strategy in `plugins` and turns the flags of `entrain sim` into a configuration of runtime/sim; `config` is

@@ -153,7 +153,7 @@ static eni_inflight *inflight_of(const eni_progress_engine *p, uint64_t seq)
 
 /* ---- operations ---- */
 
-static eni_call_position half_position(const eni_coll *coll, const eni_sendrecv *s)
+static eni_call_position half_position(const eni_coll *coll, const eni_pair_inflight *s)
 {
     return eni_group_half(coll->config.epoch, s->pair->from_number, s->pair->after, &s->pair->op);
 }
@@ -251,7 +251,7 @@ static bool collective_next(eni_coll *coll, eni_stream *stream, eni_frame *frame
 
 static bool data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
 {
-    if (!eni_sendrecvs_next(coll, stream, frame, data_out) && !collective_next(coll, stream, frame, data_out))
+    if (!eni_pairs_next(coll, stream, frame, data_out) && !collective_next(coll, stream, frame, data_out))
         return false;
     frame->deliver_ns = eni_shaper_send(coll->config.shaper, eni_now_ns(), eni_frame_bytes(frame));
     return true;
@@ -261,7 +261,7 @@ static void frame_is_gone(eni_coll *coll, eni_stream *stream)
 {
     if (stream->tx.type != ENI_FRAME_DATA) return;
     if (stream->tx.op == ENI_COLL_SENDRECV)
-        eni_sendrecvs_left(coll, stream);
+        eni_pairs_left(coll, stream);
     else
         inflight_of(coll->state, stream->tx.seq)->nsending--;
     eni_group_trace(coll, "send", stream->tx_begin_ns, eni_now_ns(), stream->tx.bucket,
@@ -305,7 +305,7 @@ static en_status vector_is_due(const eni_coll *coll, const eni_stream *stream, b
 {
     const eni_progress_engine *p = coll->state;
     const eni_call_position theirs = header_position(&stream->rx);
-    *is_due_out = eni_sendrecvs_expected(coll, stream->peer) != NULL;
+    *is_due_out = eni_pairs_expected(coll, stream->peer) != NULL;
     for (uint64_t seq = p->oldest; seq < p->nstarted && !*is_due_out; seq++) {
         const eni_inflight *inflight = inflight_of(p, seq);
         const bool is_before = !inflight->is_done && is_awaited(inflight, stream->peer);
@@ -333,7 +333,7 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, b
         const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
-    const eni_sendrecv *earlier = is_started ? NULL : eni_sendrecvs_expected(coll, stream->peer);
+    const eni_pair_inflight *earlier = is_started ? NULL : eni_pairs_expected(coll, stream->peer);
     if (earlier == NULL || earlier->pair->after > header->seq) return EN_OK;
     const eni_call_position ours = half_position(coll, earlier);
     return eni_group_disagree(coll->config.rank, &ours, stream->peer, &theirs);
@@ -348,10 +348,10 @@ static en_status frame_target(eni_coll *coll, const eni_stream *stream, bool *is
     const eni_frame *header = &stream->rx;
     const eni_call_position theirs = header_position(header);
     if (header->op == ENI_COLL_SENDRECV) {
-        const eni_sendrecv *s = eni_sendrecvs_expected(coll, stream->peer);
+        const eni_pair_inflight *s = eni_pairs_expected(coll, stream->peer);
         const eni_call_position ours = half_position(coll, s);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
-        *is_expected_out = eni_sendrecvs_accept(coll, s, header, data_out);
+        *is_expected_out = eni_pairs_accept(coll, s, header, data_out);
         return EN_OK;
     }
     const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
@@ -398,7 +398,7 @@ static void payload_arrived(eni_coll *coll, eni_stream *stream)
     eni_group_trace(coll, "receive", stream->rx_begin_ns, eni_now_ns(), stream->rx.bucket,
                     eni_frame_payload(&stream->rx));
     if (stream->rx.op == ENI_COLL_SENDRECV) {
-        eni_sendrecvs_arrived(coll, stream);
+        eni_pairs_arrived(coll, stream);
         return;
     }
     eni_inflight *inflight = inflight_of(coll->state, stream->rx.seq);
@@ -460,7 +460,7 @@ static en_status closed_streams(eni_coll *coll)
     for (int r = 0; r < coll->config.nranks; r++) {
         const eni_stream *stream = &p->streams[r];
         if (stream->fd >= 0 || stream->peer < 0) continue;
-        const eni_coll_op *op = eni_sendrecvs_need(coll, r);
+        const eni_coll_op *op = eni_pairs_need(coll, r);
         if (op != NULL) {
             eni_debug("coll", "rank %d closed its connection before a sendrecv of bucket %u was done", r,
                       op->bucket);
@@ -483,7 +483,7 @@ static en_status advance(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     inflight_start_all(coll);
-    eni_sendrecvs_start(coll); /* after the collectives: it knows of all that came before one that is here */
+    eni_pairs_start(coll); /* after the collectives: it knows of all that came before one that is here */
     for (;;) {
         const uint64_t before = p->oldest;
         bool went = false, goes;
@@ -495,7 +495,7 @@ static en_status advance(eni_coll *coll)
         for (int r = 0; r < coll->config.nranks; r++)
             if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         inflight_end_all(coll);
-        went |= eni_sendrecvs_end(coll);
+        went |= eni_pairs_end(coll);
         if (!went && p->oldest == before) return closed_streams(coll);
     }
 }
@@ -516,7 +516,7 @@ static void lowat_set(eni_stream *stream)
 
 static bool is_busy(const eni_progress_engine *p)
 {
-    return p->oldest < p->nstarted || p->sendrecvs.oldest < p->sendrecvs.nstarted;
+    return p->oldest < p->nstarted || p->pairs.oldest < p->pairs.nstarted;
 }
 
 /* Fills in the descriptors to wait for. Returns until when. */
@@ -586,7 +586,7 @@ static void *progress_main(void *argument)
     const en_status word = eni_alive_status(&coll->config.alive);
     eni_group_fail(coll, st == EN_EPEER && word != EN_OK ? word : st);
     eni_flag_set(&p->completed, ENI_PROGRESS_FAILED);
-    eni_flag_set(&p->sendrecvs.ndone, ENI_PROGRESS_FAILED);
+    eni_flag_set(&p->pairs.ndone, ENI_PROGRESS_FAILED);
     for (int r = 0; r < coll->config.nranks; r++) /* so that the neighbours do not wait for us */
         if (p->streams[r].fd >= 0) shutdown(p->streams[r].fd, SHUT_RDWR);
     return NULL;
@@ -696,7 +696,7 @@ static en_status progress_submit_pair(eni_coll *coll, uint64_t n)
 {
     eni_progress_engine *p = coll->state;
     EN_TRY(streams_check(coll, &eni_group_pair(coll, n)->op));
-    atomic_store_explicit(&p->sendrecvs.submitted, n + 1, memory_order_release);
+    atomic_store_explicit(&p->pairs.pairs_submitted, n + 1, memory_order_release);
     eventfd_write(p->wake_fd, 1);
     return EN_OK;
 }
@@ -704,7 +704,7 @@ static en_status progress_submit_pair(eni_coll *coll, uint64_t n)
 static bool progress_test_pair(eni_coll *coll, uint64_t n)
 {
     eni_progress_engine *p = coll->state;
-    return atomic_load_explicit(&p->sendrecvs.done[n % ENI_COLL_DEPTH], memory_order_acquire) > n;
+    return atomic_load_explicit(&p->pairs.pairs_done[n % ENI_COLL_DEPTH], memory_order_acquire) > n;
 }
 
 static en_status progress_wait_pair(eni_coll *coll, uint64_t n)
@@ -712,10 +712,10 @@ static en_status progress_wait_pair(eni_coll *coll, uint64_t n)
     eni_progress_engine *p = coll->state;
     const eni_alive forever = {.fd = -1}; /* as in progress_wait */
     for (;;) {
-        const uint64_t ndone = eni_flag_get(&p->sendrecvs.ndone);
+        const uint64_t ndone = eni_flag_get(&p->pairs.ndone);
         if (progress_test_pair(coll, n)) return EN_OK;
         if (ndone == ENI_PROGRESS_FAILED) return eni_group_status(coll);
-        EN_TRY(eni_flag_await(&p->sendrecvs.ndone, ndone + 1, 0, INT64_MAX, &forever));
+        EN_TRY(eni_flag_await(&p->pairs.ndone, ndone + 1, 0, INT64_MAX, &forever));
     }
 }
 

@@ -119,24 +119,24 @@ typedef struct eni_inflight { /* an operation in progress */
     eni_coll_message *out, *in;      /* (nranks) ring: nleft only; zeroed before start */
 } eni_inflight;
 
-typedef struct eni_sendrecv { /* one in progress */
+typedef struct eni_pair_inflight { /* one in progress */
     const eni_pair *pair;
     uint64_t sent, received; /* elements: handed to the link, and here */
     int nsending;
     bool has_left, has_arrived, is_done; /* has_left: all frames were handed to the link */
-} eni_sendrecv;
+} eni_pair_inflight;
 
-typedef struct eni_sendrecvs {
+typedef struct eni_pairs_inflight {
     /* Between the compute thread and the progress thread. */
-    _Atomic uint64_t submitted;
-    eni_flag ndone;                        /* or ENI_PROGRESS_FAILED */
-    _Atomic uint64_t done[ENI_COLL_DEPTH]; /* 1 + number of the last that had this place */
+    _Atomic uint64_t pairs_submitted;
+    eni_flag ndone;                              /* or ENI_PROGRESS_FAILED */
+    _Atomic uint64_t pairs_done[ENI_COLL_DEPTH]; /* 1 + number of the last that had this place */
     /* The progress thread's. */
     uint64_t nstarted, oldest;
-    eni_sendrecv at[ENI_COLL_DEPTH];
-} eni_sendrecvs;
+    eni_pair_inflight at[ENI_COLL_DEPTH];
+} eni_pairs_inflight;
 
-static inline eni_sendrecv *eni_sendrecv_at(eni_sendrecvs *all, uint64_t n)
+static inline eni_pair_inflight *eni_pair_at(eni_pairs_inflight *all, uint64_t n)
 {
     return &all->at[n % ENI_COLL_DEPTH];
 }
@@ -182,7 +182,7 @@ typedef struct eni_progress_engine {
     eni_chunk *chunks;
     eni_hop *hops;
     eni_coll_message *messages;
-    eni_sendrecvs sendrecvs;
+    eni_pairs_inflight pairs;
 } eni_progress_engine;
 
 extern const eni_algorithm eni_ring_algorithm, eni_naive_algorithm;
@@ -206,24 +206,24 @@ static inline eni_frame eni_frame_of(const eni_coll *coll, uint64_t seq, const e
 /* ---- sendrecvs, on the progress thread (sendrecv.c) ---- */
 
 /* Starts what was submitted: after the collectives. */
-void eni_sendrecvs_start(eni_coll *coll);
+void eni_pairs_start(eni_coll *coll);
 
 /* Reports those that are done. Whether there were any. */
-bool eni_sendrecvs_end(eni_coll *coll);
+bool eni_pairs_end(eni_coll *coll);
 
 /* The next frame on this link, if one can go now; and one that has left. */
-bool eni_sendrecvs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, const float **data_out);
-void eni_sendrecvs_left(eni_coll *coll, const eni_stream *stream);
+bool eni_pairs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, const float **data_out);
+void eni_pairs_left(eni_coll *coll, const eni_stream *stream);
 
 /* The one that the next vector from a rank is for, or NULL; whether it expects this frame, and where the payload
  * goes; the payload is complete. */
-eni_sendrecv *eni_sendrecvs_expected(const eni_coll *coll, int peer);
-bool eni_sendrecvs_accept(const eni_coll *coll, const eni_sendrecv *s, const eni_frame *frame,
-                          float **data_out);
-void eni_sendrecvs_arrived(const eni_coll *coll, const eni_stream *stream);
+eni_pair_inflight *eni_pairs_expected(const eni_coll *coll, int peer);
+bool eni_pairs_accept(const eni_coll *coll, const eni_pair_inflight *s, const eni_frame *frame,
+                      float **data_out);
+void eni_pairs_arrived(const eni_coll *coll, const eni_stream *stream);
 
 /* One that still needs this rank, or NULL. */
-const eni_coll_op *eni_sendrecvs_need(const eni_coll *coll, int peer);
+const eni_coll_op *eni_pairs_need(const eni_coll *coll, int peer);
 
 /* Elements of the next frame at `at` of a range of `length`. */
 static inline uint64_t eni_segment_at(const eni_coll *coll, uint64_t length, uint64_t at)

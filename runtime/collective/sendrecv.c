@@ -8,15 +8,15 @@
  * collectives must have left, unless it has announced (READY) that it wants the vector. */
 #include "runtime/collective/progress_engine.h"
 
-void eni_sendrecvs_start(eni_coll *coll)
+void eni_pairs_start(eni_coll *coll)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
-    const uint64_t submitted = atomic_load_explicit(&all->submitted, memory_order_acquire);
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    const uint64_t submitted = atomic_load_explicit(&all->pairs_submitted, memory_order_acquire);
     for (; all->nstarted < submitted; all->nstarted++) {
         const eni_pair *pair = eni_group_pair(coll, all->nstarted);
         const int rank = coll->config.rank, to = pair->op.to, from = pair->op.from;
-        *eni_sendrecv_at(all, all->nstarted) =
-            (eni_sendrecv){.pair = pair, .has_left = to == rank, .has_arrived = from == rank};
+        *eni_pair_at(all, all->nstarted) =
+            (eni_pair_inflight){.pair = pair, .has_left = to == rank, .has_arrived = from == rank};
         if (from == rank) {
             eni_group_copy(coll, &pair->op);
             continue;
@@ -27,19 +27,19 @@ void eni_sendrecvs_start(eni_coll *coll)
     }
 }
 
-bool eni_sendrecvs_end(eni_coll *coll)
+bool eni_pairs_end(eni_coll *coll)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
     bool has_ended = false;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
-        eni_sendrecv *s = eni_sendrecv_at(all, n);
+        eni_pair_inflight *s = eni_pair_at(all, n);
         if (s->is_done || !s->has_left || !s->has_arrived || s->nsending > 0) continue;
         s->is_done = has_ended = true;
         eni_group_trace_op(coll, s->pair->begin_ns, &s->pair->op);
-        atomic_store_explicit(&all->done[n % ENI_COLL_DEPTH], n + 1, memory_order_release);
+        atomic_store_explicit(&all->pairs_done[n % ENI_COLL_DEPTH], n + 1, memory_order_release);
         eni_flag_add(&all->ndone);
     }
-    while (all->oldest < all->nstarted && eni_sendrecv_at(all, all->oldest)->is_done)
+    while (all->oldest < all->nstarted && eni_pair_at(all, all->oldest)->is_done)
         all->oldest++;
     return has_ended;
 }
@@ -55,11 +55,11 @@ static bool may_go(const eni_coll *coll, const eni_stream *stream, const eni_pai
     return true;
 }
 
-bool eni_sendrecvs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, const float **data_out)
+bool eni_pairs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, const float **data_out)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
-        eni_sendrecv *s = eni_sendrecv_at(all, n);
+        eni_pair_inflight *s = eni_pair_at(all, n);
         const eni_coll_op *op = &s->pair->op;
         if (s->has_left || op->to != stream->peer) continue;
         if (!may_go(coll, stream, s->pair)) return false;
@@ -78,29 +78,29 @@ bool eni_sendrecvs_next(eni_coll *coll, const eni_stream *stream, eni_frame *fra
     return false;
 }
 
-void eni_sendrecvs_left(eni_coll *coll, const eni_stream *stream)
+void eni_pairs_left(eni_coll *coll, const eni_stream *stream)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
-        eni_sendrecv *s = eni_sendrecv_at(all, n);
+        eni_pair_inflight *s = eni_pair_at(all, n);
         if (s->pair->op.to == stream->peer && s->pair->to_number == stream->tx.seq) s->nsending--;
     }
 }
 
 /* ---- receiving ---- */
 
-eni_sendrecv *eni_sendrecvs_expected(const eni_coll *coll, int peer)
+eni_pair_inflight *eni_pairs_expected(const eni_coll *coll, int peer)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
-        eni_sendrecv *s = eni_sendrecv_at(all, n);
+        eni_pair_inflight *s = eni_pair_at(all, n);
         if (!s->has_arrived && s->pair->op.from == peer) return s;
     }
     return NULL;
 }
 
-bool eni_sendrecvs_accept(const eni_coll *coll, const eni_sendrecv *s, const eni_frame *frame,
-                          float **data_out)
+bool eni_pairs_accept(const eni_coll *coll, const eni_pair_inflight *s, const eni_frame *frame,
+                      float **data_out)
 {
     const eni_coll_op *op = &s->pair->op;
     *data_out = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset) + s->received;
@@ -108,18 +108,18 @@ bool eni_sendrecvs_accept(const eni_coll *coll, const eni_sendrecv *s, const eni
            frame->n == eni_segment_at(coll, op->count, s->received);
 }
 
-void eni_sendrecvs_arrived(const eni_coll *coll, const eni_stream *stream)
+void eni_pairs_arrived(const eni_coll *coll, const eni_stream *stream)
 {
-    eni_sendrecv *s = eni_sendrecvs_expected(coll, stream->peer);
+    eni_pair_inflight *s = eni_pairs_expected(coll, stream->peer);
     s->received += stream->rx.n;
     s->has_arrived = s->received == s->pair->op.count;
 }
 
-const eni_coll_op *eni_sendrecvs_need(const eni_coll *coll, int peer)
+const eni_coll_op *eni_pairs_need(const eni_coll *coll, int peer)
 {
-    eni_sendrecvs *all = &((eni_progress_engine *)coll->state)->sendrecvs;
+    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
-        const eni_sendrecv *s = eni_sendrecv_at(all, n);
+        const eni_pair_inflight *s = eni_pair_at(all, n);
         const eni_coll_op *op = &s->pair->op;
         if ((!s->has_arrived && op->from == peer) || (!s->has_left && op->to == peer)) return op;
     }

@@ -195,6 +195,16 @@ en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message)
                                                 : finish_at_store(store, message);
 }
 
+/* The recorded order decides when. */
+static en_status take_in_turn(eni_sim_store *store, eni_sim_message *message)
+{
+    eni_replay_wait(store, message);
+    while (eni_replay_next(store, &message))
+        EN_TRY(message != NULL ? eni_delivery_take(store, message)
+                               : eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
+    return EN_OK;
+}
+
 /* ---- the ranks' clients -------------------------------------------------------------------------------- */
 
 /* Copies an answer's vector to the rank. */
@@ -256,7 +266,7 @@ static void handled(void *sim_, void *message_)
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
         const en_status st = sim->config->faults != NULL  ? sim->config->faults->at_store(store, m)
-                             : sim->config->order != NULL ? eni_replay_take(store, m)
+                             : sim->config->order != NULL ? take_in_turn(store, m)
                                                           : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;

@@ -82,11 +82,12 @@ typedef struct eni_sim_network {
  * ranks then make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
-/* What a run on real ranks has recorded, to be played. */
+/* The recorded order of a run on real ranks. */
 typedef struct eni_sim_order {
-    const eni_arrivals *arrivals;   /* (nshards) */
-    const uint64_t *const *batches; /* (nranks) the micro-batches that each rank computed, */
-    const uint64_t *nbatches;       /* (nranks) so many; for strategies that claim */
+    const eni_arrivals *arrivals; /* (nshards) */
+    /* The micro-batches that rank r computed, if the strategy claims: from first[r] up to first[r + 1]. */
+    const double *batches;
+    const size_t *first; /* (nranks + 1) */
 } eni_sim_order;
 
 enum {

@@ -141,8 +141,9 @@ static bool assign(eni_sim_rank *rank)
     const uint64_t ranks = (uint64_t)sim->nranks, self = (uint64_t)rank->world.rank;
     if (has_to_leave(rank)) return false;
     if (sim->claims && sim->config->order != NULL) {
-        if (rank->step == sim->config->order->nbatches[self]) return false;
-        rank->first_batch = sim->config->order->batches[self][rank->step];
+        const eni_sim_order *order = sim->config->order;
+        if (rank->step == order->first[self + 1] - order->first[self]) return false;
+        rank->first_batch = (uint64_t)order->batches[order->first[self] + rank->step];
     } else if (sim->claims) {
         rank->first_batch = sim->next_batch;
         sim->next_batch += per_step;

@@ -80,7 +80,7 @@ struct eni_sim_rank {
     eni_sim_rank_result *result;
 };
 
-/* Of a store under eni_sim_order. */
+/* A store's place in its recorded order. */
 typedef struct eni_sim_replay {
     uint64_t next;            /* of its arrivals */
     int64_t now_ns;           /* on the clock of the recorded run */
@@ -263,8 +263,9 @@ void eni_gradients_await_all(eni_sim *sim);
 /* Whether the order is of such a run. EN_EINVAL, logged. */
 en_status eni_replay_check(const eni_sim *sim);
 
-/* A message has arrived: it is handled in its turn. */
-en_status eni_replay_take(eni_sim_store *store, eni_sim_message *message);
+/* A message has arrived. The next event, if its turn has come: a message, or NULL: the timer. */
+void eni_replay_wait(eni_sim_store *store, eni_sim_message *message);
+bool eni_replay_next(eni_sim_store *store, eni_sim_message **message_out);
 
 /* Whether all of the order was played, if there is one; else EN_EMISMATCH, logged. */
 en_status eni_replay_end(const eni_sim *sim);

@@ -83,12 +83,12 @@ static void never(void *user, const char *reason)
 }
 
 /* The file of the shard's arrivals. */
-static eni_arrivals_file *record(world *w)
+static eni_arrivals_file record(world *w)
 {
     const eni_arrivals about = {
         .nshards = 1, .nranks = w->nranks, .nbuckets = w->buckets->n, .elements = COUNT};
-    eni_arrivals_file *file = NULL;
-    if (w->slowest < 0) return NULL;
+    eni_arrivals_file file = {0};
+    if (w->slowest < 0) return file;
     snprintf(w->folder, sizeof w->folder, "/tmp/entrain_XXXXXX");
     assert_non_null(mkdtemp(w->folder));
     assert_int_equal(eni_arrivals_create(w->folder, &about, &file), EN_OK);

@@ -146,7 +146,7 @@ static void what_does_not_fit_is_not_played(void **state)
                                             {"-n 2 --shards=1", "shard 0 of 1"},
                                             {"-n 2 --model=mlp", "elements"},
                                             {"-n 2 --steps=11", "micro-batch"},
-                                            {"-n 2 --strategy=ps-sync", "does not come"},
+                                            {"-n 2 --strategy=ps-sync", "no call"},
                                             {"-n 2 --strategy=ring", "servers"},
                                             {"-n 2 --lr=0.03", "params_sha256"}};
     process p;
