@@ -13,7 +13,7 @@
 #include "ops/device.h"
 #include "runtime/net/host_info.h"
 
-/* What a thread computes with. */
+/* A thread computes with these. */
 typedef struct lane {
     eni_device device;
     en_model *model;

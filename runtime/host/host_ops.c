@@ -193,7 +193,7 @@ static bool may_write(eni_host *host, const char *operation, en_vec v)
 }
 
 /* Whether an operation that the strategy has not waited for works on the vector, a misuse: whether it is done by now
- * depends on the network. What an operation only sends may still be read. */
+ * depends on the network. A vector that is only sent may still be read. */
 static bool is_in_use(eni_host *host, const char *operation, en_vec v, bool writes)
 {
     const int slot = (int)eni_vec_slot(v);

@@ -50,7 +50,7 @@ typedef struct eni_sim_job {
     en_status status;
 } eni_sim_job;
 
-/* What a fiber leaves for, besides to wait: the scheduler's stack is large enough to compute on. */
+/* Why a fiber leaves, besides to wait: the scheduler's stack is large enough to compute on. */
 enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT };
 
 struct eni_sim_rank {

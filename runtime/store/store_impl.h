@@ -17,7 +17,7 @@ enum { ENI_STORE_OUTSTANDING = 8 };
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
 
-/* What makes a held call worth asking about again: EN_HOLD, EN_HOLD_VERSION, EN_HOLD_CLOCK. */
+/* The event after which a held call is asked about again: EN_HOLD, EN_HOLD_VERSION, EN_HOLD_CLOCK. */
 enum { ENI_WAITS_ANY, ENI_WAITS_VERSION, ENI_WAITS_CLOCK, ENI_WAITS };
 
 /* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
