@@ -107,11 +107,12 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
         return;
     }
     eni_fiber_resume(rank->fiber);
-    while (rank->wants_gradient) {
-        rank->wants_gradient = false;
-        eni_sim_fail(sim, compute_gradient(rank));
+    while (rank->wants_gradient || rank->has_stepped) {
+        eni_sim_fail(sim, rank->has_stepped ? sim->config->stepped(sim->config->stepped_user, &rank->done)
+                                            : compute_gradient(rank));
         if (sim->status != EN_OK) return;
-        sim->gradients.samples += rank->nsamples;
+        if (rank->wants_gradient) sim->gradients.samples += rank->nsamples;
+        rank->wants_gradient = rank->has_stepped = false;
         eni_fiber_resume(rank->fiber);
     }
     if (!eni_fiber_has_ended(rank->fiber)) return;

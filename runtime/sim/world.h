@@ -54,6 +54,8 @@ struct eni_sim_rank {
     uint64_t step;
     uint64_t first_batch, nbatches; /* micro-batches of this step; 0: nothing is left for this rank */
     bool wants_gradient;
+    bool has_stepped; /* `done` is to be recorded */
+    eni_sim_step done;
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: not waiting */
 
