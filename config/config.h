@@ -291,6 +291,9 @@ eni_transform eni_config_transform(const eni_config *config);
  * without a value. EN_EIO, logged with `name`, if the stream fails. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
 
+/* The same to `dir`/config.yaml. EN_EIO, logged. */
+en_status eni_config_write(const eni_config *config, const char *dir);
+
 /* Prints the keys of `program` with type, default and help, in groups, at most 100 columns wide: the most used ones, or
  * all. */
 void eni_config_help(eni_program program, bool has_all, FILE *stream);
