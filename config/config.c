@@ -88,7 +88,7 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
         return eni_config_refuse("%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
                                  eni_program_name(config->program), key,
                                  nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
-                                 eni_program_name(config->program));
+                                 config->program == ENI_RANK ? "worker" : eni_program_name(config->program));
     }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);

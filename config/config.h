@@ -46,6 +46,7 @@ typedef enum eni_program {
     ENI_GPUS,       /* entrain gpus */
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
+    ENI_RANK,       /* a program of the user's, by entrain/rank.h */
     ENI_PROGRAMS
 } eni_program;
 

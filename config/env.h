@@ -15,6 +15,9 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 /* The same for optional use: false, and "", if it does not fit; logs nothing. */
 bool eni_env_has_runtime_dir(char *path_out, size_t bytes);
 
+/* The same with the value of that variable; NULL: not set. */
+bool eni_env_runtime_dir_in(const char *base, char *path_out, size_t bytes);
+
 /* The folder for local copies of object storage: $XDG_CACHE_HOME/entrain, else $HOME/.cache/entrain; may not exist yet.
  * EN_EINVAL, logged: neither is set, or it does not fit. */
 en_status eni_env_cache_dir(char *path_out, size_t bytes);

@@ -98,7 +98,8 @@ static void warn_of_few_points(const eni_rank *self, uint64_t every)
 static en_status open_curve(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    const uint64_t resumed = resumed_samples(self), every = samples_between_points(self);
+    const uint64_t resumed = resumed_samples(self),
+                   every = self->trainer.ops->evaluate != NULL ? samples_between_points(self) : 0;
     warn_of_few_points(self, every);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
@@ -119,7 +120,8 @@ static en_status open_curve(eni_rank *self)
 en_status eni_records_point_zero(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
+    if (self->world.rank != 0 || self->saving.is_resumed || self->trainer.ops->evaluate == NULL ||
+        (asked->target <= 0 && !asked->eval_first))
         return EN_OK;
     return eni_curve_add(self->records.curve, &(eni_copy_note){0}, eni_rank_flat(self, ENI_SLOT_PARAM),
                          self->job.state);
