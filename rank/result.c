@@ -598,6 +598,8 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
     if (!last->is_there)
         printf("Test set: not evaluated%s\n",
                self->trainer.ops->evaluate != NULL ? ", the run was interrupted" : "");
+    else if (about->has_accuracy && about->test_samples == 0) /* a program's own set */
+        printf("Test set: Average loss: %.4f, Accuracy: %.2f%%\n", last->loss, last->accuracy * 100);
     else if (about->has_accuracy)
         printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);

@@ -78,7 +78,7 @@ enum {
 typedef struct en_rank_tensor {
     uint32_t size; /* sizeof(en_rank_tensor) */
     uint32_t reserved;
-    const char *name;             /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
+    const char *name; /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
     uint64_t shape[EN_RANK_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
 } en_rank_tensor;
@@ -123,7 +123,7 @@ typedef struct en_rank_facts {
     uint32_t size; /* sizeof(en_rank_facts) as the library knows it */
     int32_t rank, nranks;
     int32_t local_rank, nlocal; /* among those of this host */
-    int32_t is_claiming;        /* 1: the next free rank takes the next batch; 0: batches are assigned by rank */
+    int32_t is_claiming; /* 1: the next free rank takes the next batch; 0: batches are assigned by rank */
     uint64_t seed;
     uint64_t batch, global_batch; /* samples of a whole batch of one rank, and of a whole step */
     uint64_t samples, steps;      /* the budget, over all ranks */
