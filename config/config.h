@@ -218,7 +218,8 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* positional arguments: `report DIR` */
+    eni_list args;    /* positional arguments: `report DIR` */
+    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */

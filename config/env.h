@@ -29,6 +29,9 @@ void eni_env_forget_keys(void);
 /* Another variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 
+/* The variable by which our launcher passes settings to a program, one a line. */
+#define ENI_ENV_SETTINGS "ENTRAIN_SETTINGS"
+
 /* CUDA_VISIBLE_DEVICES; NULL: all GPUs are visible; "": none. */
 const char *eni_env_visible_gpus(void);
 

@@ -631,7 +631,7 @@ const eni_foreign eni_foreigns[] = {
 };
 
 const eni_program_info eni_programs[ENI_PROGRAMS] = {
-    [ENI_RUN] = {"entrain run", "[FLAG ..]",
+    [ENI_RUN] = {"entrain run", "[FLAG ..] [-- PROGRAM ARGUMENT ..]",
                  "Trains one model with one strategy on several workers of this host.", 0, 0, ""},
     [ENI_COMPARE] =
         {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",

@@ -8,6 +8,7 @@
  * the other ranks (fail). */
 #include "entrain/rank.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
@@ -82,6 +83,7 @@ static en_status fail(en_rank *self, en_status st)
     (void)eni_run_end(rank, st);
     eni_rank_give_up(rank, st);
     atomic_store(&rank->ended, (int)st);
+    eni_end_write((int)self->config.result_fd);
     return st;
 }
 
@@ -173,13 +175,35 @@ static en_status take_options(en_rank *self, const en_rank_options *o)
 }
 
 /* "lr=0.1", "nesterov". */
-static en_status take_setting(eni_config *config, const char *text)
+static en_status take_setting(eni_config *config, const char *text, size_t bytes)
 {
-    char key[64];
-    if (text == NULL) return eni_fail(EN_EINVAL, "rank", "a setting is NULL: nsettings counts the texts");
-    const size_t n = strcspn(text, "=");
+    char key[64], value[4096];
+    const size_t n = strcspn(text, "=\n"), begin = n < bytes ? n + 1 : n;
+    const int length = snprintf(value, sizeof value, "%.*s", (int)(bytes - begin), text + begin);
     snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
-    return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, key);
+    if (length >= (int)sizeof value) return eni_fail(EN_EINVAL, "rank", "the value of %s is too long", key);
+    return eni_config_set(config, key, n < bytes ? value : NULL, key);
+}
+
+/* The launcher's settings win over the program's own. Its descriptors are not for the program's children. */
+static en_status take_launchers(eni_config *c)
+{
+    const char *text = eni_env(ENI_ENV_SETTINGS);
+    for (size_t n; text != NULL && *text != 0; text += n + 1) {
+        n = strcspn(text, "\n");
+        EN_TRY(take_setting(c, text, n));
+        if (text[n] == 0) break;
+    }
+    const int64_t fds[] = {c->listen_fd, c->token_fd, c->result_fd, c->out_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0 && fcntl((int)fds[i], F_SETFD, FD_CLOEXEC) != 0)
+            return eni_fail(
+                EN_EINVAL, "rank",
+                "descriptor %d of `entrain run` is closed: start the program without closing descriptors",
+                (int)fds[i]);
+    if (c->result_fd >= 0) return EN_OK; /* it has told all: stale variables must not leak in */
+    EN_TRY(eni_config_env(c));
+    return eni_env_check_tasks(c);
 }
 
 static en_status read_settings(en_rank *self, const char *const *settings, size_t n)
@@ -187,14 +211,14 @@ static en_status read_settings(en_rank *self, const char *const *settings, size_
     eni_config *c = &self->config;
     EN_TRY(eni_config_init(ENI_RANK, c));
     for (size_t i = 0; i < n; i++)
-        EN_TRY(take_setting(c, settings[i]));
-    if ((self->given.flags & EN_RANK_ENVIRONMENT) != 0) {
-        EN_TRY(eni_config_env(c));
-        EN_TRY(eni_env_check_tasks(c));
-    }
+        EN_TRY(settings[i] != NULL ? take_setting(c, settings[i], strlen(settings[i]))
+                                   : eni_fail(EN_EINVAL, "rank",
+                                              "setting %zu is NULL: nsettings (%zu) counts the texts", i, n));
+    if ((self->given.flags & EN_RANK_ENVIRONMENT) != 0) EN_TRY(take_launchers(c));
     c->mute = c->mute || self->given.log != NULL;
     c->quiet = c->quiet || c->mute;
     if (eni_config_is_given(c, "log-level")) eni_log_set_level((int)c->log_level);
+    if (self->given.log == NULL) eni_log_set_launcher((int)c->result_fd);
     return eni_config_resolve(c);
 }
 
@@ -263,13 +287,10 @@ static void describe(en_rank *self)
                            .threads = 1};
 }
 
-static en_status prepare(en_rank *self, const en_rank_options *o, const char *const *settings,
-                         size_t nsettings)
+static en_status prepare(en_rank *self, const en_rank_options *o)
 {
     char plugins[PATH_MAX];
     eni_rank *rank = &self->rank;
-    EN_TRY(take_options(self, o));
-    EN_TRY(read_settings(self, settings, nsettings));
     if (o->plugins != NULL)
         snprintf(plugins, sizeof plugins, "%s", o->plugins);
     else
@@ -336,11 +357,10 @@ static void find_facts(en_rank *self)
                                   .out = self->config.out};
 }
 
-static en_status open_all(en_rank *self, const en_rank_options *o, const char *const *settings,
-                          size_t nsettings)
+static en_status open_all(en_rank *self, const en_rank_options *o)
 {
     eni_rank *rank = &self->rank;
-    EN_TRY(prepare(self, o, settings, nsettings));
+    EN_TRY(prepare(self, o));
     EN_TRY(eni_rank_join(rank));
     eni_shutdown_watch(rank->shutdown, rank->member);
     EN_TRY(eni_run_vectors(rank, 0, true));
@@ -355,9 +375,8 @@ static en_status open_all(en_rank *self, const en_rank_options *o, const char *c
     return EN_OK;
 }
 
-static void free_all(en_rank *self)
+static void close_rank(eni_rank *rank)
 {
-    eni_rank *rank = &self->rank;
     eni_shutdown_watch(rank->shutdown, NULL);
     eni_run_close_exchange(rank);
     eni_records_free(rank);
@@ -365,6 +384,11 @@ static void free_all(en_rank *self)
     eni_rank_leave(rank);
     eni_job_close(rank);
     eni_shutdown_stop(rank->shutdown);
+}
+
+static void free_all(en_rank *self)
+{
+    if (self->rank.shutdown != NULL) close_rank(&self->rank);
     eni_config_fini(&self->config);
     eni_sampler_free(self->sampler);
     eni_free(self->samples);
@@ -374,6 +398,23 @@ static void free_all(en_rank *self)
     eni_free(self);
 }
 
+static en_status open_rank(en_rank *self, const en_rank_options *o, const char *const *settings,
+                           size_t nsettings)
+{
+    eni_rank *rank = &self->rank;
+    EN_TRY(take_options(self, o));
+    EN_TRY(read_settings(self, settings, nsettings));
+    const int launcher_fd = (int)self->config.result_fd;
+    const eni_shutdown_config shutdown = {.signal_fd = -1, .report_fd = launcher_fd, .ended = &rank->ended};
+    EN_TRY(eni_shutdown_start(&shutdown, &rank->shutdown));
+    eni_rank_init(rank);
+    en_status st = open_all(self, o);
+    if (st == EN_OK) return EN_OK;
+    if (st != EN_ESTOP) st = eni_rank_cause(rank, st);
+    if (st != EN_ESTOP) eni_rank_give_up(rank, st);
+    return st;
+}
+
 en_status en_rank_open(const en_rank_options *options, const char *const *settings, size_t nsettings,
                        en_rank **rank_out)
 {
@@ -381,30 +422,27 @@ en_status en_rank_open(const en_rank_options *options, const char *const *settin
     EN_TRY(check_options(options));
     if (options->log != NULL) eni_log_set_sink(options->log, options->user);
     en_rank *self = eni_alloc(sizeof *self);
-    if (self == NULL) return EN_ENOMEM;
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (self == NULL || plain == (locale_t)0) {
+        if (plain != (locale_t)0) freelocale(plain);
+        eni_free(self);
+        return EN_ENOMEM;
+    }
     self->pid = getpid();
+    self->plain = plain;
+    self->config.result_fd = -1;
     self->argv[0] = self->model;
     self->rank.version = eni_version;
     self->rank.records.asked = (eni_record_options){.argv = self->argv, .argc = 1};
-    self->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    const eni_shutdown_config shutdown = {.signal_fd = -1, .report_fd = -1, .ended = &self->rank.ended};
-    en_status st =
-        self->plain == (locale_t)0 ? EN_ENOMEM : eni_shutdown_start(&shutdown, &self->rank.shutdown);
-    if (st != EN_OK) {
-        if (self->plain != (locale_t)0) freelocale(self->plain);
-        eni_free(self);
-        return st;
-    }
     self->programs = uselocale(self->plain);
-    eni_rank_init(&self->rank);
-    st = open_all(self, options, settings, nsettings);
-    if (st != EN_OK && st != EN_ESTOP) st = eni_rank_cause(&self->rank, st);
-    if (st != EN_OK && st != EN_ESTOP) eni_rank_give_up(&self->rank, st);
+    const en_status st = open_rank(self, options, settings, nsettings);
     uselocale(self->programs);
-    if (st == EN_OK)
+    if (st == EN_OK) {
         *rank_out = self;
-    else
-        free_all(self);
+        return EN_OK;
+    }
+    eni_end_write((int)self->config.result_fd);
+    free_all(self);
     return st;
 }
 
@@ -592,6 +630,7 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
+    eni_end_write((int)rank->config.result_fd);
     return left(rank, EN_OK);
 }
 
@@ -602,8 +641,13 @@ void en_rank_stop(en_rank *rank, const char *why)
 
 void en_rank_abort(en_rank *rank, const char *why)
 {
+    char text[ENI_REASON_MAX];
     if (getpid() != rank->pid) return;
-    eni_member_abort(rank->rank.member, why != NULL ? why : "the program has given up");
+    snprintf(text, sizeof text, "%s", why != NULL ? why : "the program has given up");
+    for (char *c = text; *c != 0; c++)
+        if ((unsigned char)*c < ' ') *c = ' '; /* one line */
+    if (rank->config.result_fd >= 0) eni_cause_tell(&rank->config.result_fd, text);
+    eni_member_abort(rank->rank.member, text);
     eni_shutdown_now(rank->rank.shutdown);
 }
 
@@ -620,10 +664,10 @@ void en_rank_why(char *text_out, size_t bytes)
 void en_rank_close(en_rank *rank)
 {
     if (rank == NULL || getpid() != rank->pid) return;
-    if (rank->phase != LEFT && !rank->has_failed) {
+    const en_status st = rank->phase == LEFT || rank->has_failed ? EN_ESTOP : eni_rank_alive(&rank->rank);
+    if (st == EN_OK)
         eni_error("rank", "rank %d: the program closed its rank in step %llu, before the end of the run",
                   rank->facts.rank, (unsigned long long)rank->rank.step);
-        (void)fail(rank, EN_EBUG);
-    }
+    if (st != EN_ESTOP) (void)fail(rank, st == EN_OK ? EN_EBUG : st);
     free_all(rank);
 }

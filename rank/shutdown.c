@@ -171,7 +171,9 @@ en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **s
     pthread_mutex_init(&e->lock, NULL);
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     e->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    e->wish_fd = config->signal_fd >= 0 ? eni_signals_wishes() : -1; /* else the program's */
+    e->wish_fd = config->signal_fd >= 0 || config->report_fd >= 0
+                     ? eni_signals_wishes()
+                     : -1; /* blocked by main or by our launcher; else the program's */
     if (e->wake_fd >= 0 && e->over_fd >= 0 && eni_thread_start(&e->thread, run_shutdown, e) == 0) {
         *shutdown_out = e;
         return EN_OK;

@@ -64,8 +64,9 @@ enum { EN_RANK_AHEAD = 64 }; /* most batches handed out and not begun */
 
 /* Flags. */
 enum {
-    /* Reads ENTRAIN_TOKEN_FILE, XDG_RUNTIME_DIR and the variables of torchrun, Slurm, Open MPI, MPICH and MVAPICH2: rank,
-     * world size, and where the ranks meet. */
+    /* Reads what `entrain run .. -- PROGRAM` tells (it wins over the program's own settings); else ENTRAIN_TOKEN_FILE,
+     * XDG_RUNTIME_DIR and the variables of torchrun, Slurm, Open MPI, MPICH and MVAPICH2: rank, world size, and where the
+     * ranks meet. */
     EN_RANK_ENVIRONMENT = 1,
     /* The program never writes to its weights: ranks of one host may read one copy (a write is then SIGSEGV). It must be the
      * same on all ranks. Without it each rank has a copy of its own, which the program may change between two steps: the

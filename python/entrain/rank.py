@@ -203,7 +203,8 @@ class Rank:
         return callback
 
     def _abort(self, error):
-        if self._handle is not None:  # else the ranks have not met
+        if self._handle is not None and not self._has_left:  # else the ranks have not met
+            self._has_left = True
             self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {error}".encode())
 
     def _check(self, status):
@@ -262,8 +263,7 @@ class Rank:
         if self._handle is None:
             return
         self._interrupts.end()
-        if not self._has_left:
-            self._abort(RuntimeError("the program closed its rank before the end of the run"))
+        self._abort(RuntimeError("the program closed its rank before the end of the run"))
         self.weights, self.gradients = {name: array.copy() for name, array in self.weights.items()}, None
         self._handle = self._interrupts = None
 
