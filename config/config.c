@@ -87,10 +87,11 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
     const int k = eni_key_find_for(config->program, key, strlen(key));
     if (k < 0 || !eni_key_applies(&eni_keys[k], config->program)) {
         const char *nearest = eni_key_nearest(config->program, key);
-        return eni_config_refuse("%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
-                                 eni_program_name(config->program), key,
-                                 nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
-                                 config->program == ENI_RANK ? "worker" : eni_program_name(config->program));
+        return eni_config_refuse(
+            "%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
+            eni_program_name(config->program), key, nearest != NULL ? ", the nearest is " : "",
+            nearest != NULL ? nearest : "",
+            eni_program_name(config->program == ENI_RANK ? ENI_WORKER : config->program));
     }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);

@@ -55,8 +55,9 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
 {
     static const char *const origins[] = {"default", "environment", "file", "flag", "arm"};
     const char *group = "";
-    fprintf(stream, "# %s %s: all resolved values; `%s --config=FILE` reads them back\n",
-            eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
+    const char *command = eni_program_name(config->program == ENI_RANK ? ENI_RUN : config->program);
+    fprintf(stream, "# %s %s: all resolved values; `%s --config=FILE` reads them back\n", command, EN_VERSION,
+            command);
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, config->program) || (key->flags & (ENI_KEY_FLAG_ONLY | ENI_KEY_CALL)) != 0)
