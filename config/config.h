@@ -47,6 +47,7 @@ typedef enum eni_program {
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
     ENI_CONFORM,    /* entrain conform STRATEGY */
+    ENI_RANK,       /* a program of the user's, by entrain/rank.h */
     ENI_PROGRAMS
 } eni_program;
 
@@ -224,7 +225,8 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* positional arguments: `report DIR` */
+    eni_list args;    /* positional arguments: `report DIR` */
+    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */
