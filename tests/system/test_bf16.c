@@ -40,7 +40,7 @@ static void test_stages(void **state)
     static const char *const ways[] = {"--parallel=pipeline --stages=2 --micro-batches=2",
                                        "--parallel=pipeline --stages=3 --micro-batches=2 --pipeline=gpipe"};
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < NETWORKS; k += 2) {
         const char *one = "-n 1 --strategy=solo ";
         const char *chunks = train_hash(120, "%s --micro-batches=2 " JOB BF16 "%s", one, networks[k]);
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
