@@ -41,8 +41,8 @@ static en_status options_of(const eni_config *c, const eni_device *device, en_mo
 {
     *options_out = (en_model_options){.size = sizeof *options_out, .dtype = eni_config_dtype(c)};
     if (options_out->dtype == EN_F32 || !(device->ops->flags & EN_DEVICE_HOST)) return EN_OK;
-    return eni_fail(EN_EINVAL, "device",
-                    "--precision=fp16: %s has no fp16; omit it, or use --device=cuda", device->ops->name);
+    return eni_fail(EN_EINVAL, "device", "--precision=fp16: %s has no fp16; omit it, or use --device=cuda",
+                    device->ops->name);
 }
 
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,
@@ -50,9 +50,8 @@ en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int
 {
     eni_compute compute = {0};
     en_model_options options;
-    eni_device_options how = {.plugin_dir = plugin_dir,
-                              .threads = threads,
-                              .flags = eni_config_open_flags(config)};
+    eni_device_options how = {
+        .plugin_dir = plugin_dir, .threads = threads, .flags = eni_config_open_flags(config)};
     EN_TRY(choose_gpu(config->device, plugin_dir, local_rank, nlocal, &how.index));
     EN_TRY(eni_device_open_with(config->device, &how, &compute.device));
     en_status st = options_of(config, &compute.device, &options);

@@ -276,8 +276,8 @@ int32_t eni_config_ranks(const eni_config *config);
  * shared among the ranks of the host. */
 int eni_config_ndevices(const eni_config *config);
 
-/* What --precision and similar keys ask of a device: the type of activations, and flags (EN_OPEN_*) to open it with. With
- * bf16 a GPU has activations of that type; a CPU rounds only the factors of products. */
+/* The type of activations by --precision, and the flags (EN_OPEN_*) to open a device with. With bf16 a GPU has activations
+ * of that type; a CPU rounds only the factors of products. */
 uint32_t eni_config_dtype(const eni_config *config);
 uint32_t eni_config_open_flags(const eni_config *config);
 

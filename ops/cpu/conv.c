@@ -60,7 +60,8 @@ static en_status conv_prepare(en_plan *plan)
         }
         EN_TRY(eni_dnnl_conv_init(&plan->ctx->dnnl, &plan->op, which, pass));
         if (pass->picked) eni_cpu_canary_set(pass->picked, pass->picked_bytes);
-        eni_cpu_describe_pass(plan, which, "", pass->run.name, factors[which] + eni_cpu_workspace(&pass->run));
+        eni_cpu_describe_pass(plan, which, "", pass->run.name,
+                              factors[which] + eni_cpu_workspace(&pass->run));
     }
     return EN_OK;
 }

@@ -382,7 +382,7 @@ int main(int argc, char **argv)
     print_gaps();
     printf("PROMISE %ld operations of the cpu device%s with 1 to %d threads: %ld cases, %ld runs, %ld bad, "
            "%.0f s, %s\n",
-           (long)nchosen, options.limits.is_bf16 ? " in bf16" : "", MOST_THREADS, (long)shared->cases, (long)shared->runs, (long)shared->bad,
-           sweep_now() - start, shared->device);
+           (long)nchosen, options.limits.is_bf16 ? " in bf16" : "", MOST_THREADS, (long)shared->cases,
+           (long)shared->runs, (long)shared->bad, sweep_now() - start, shared->device);
     return is_ok && shared->bad == 0 && shared->cases > 0 ? 0 : 1;
 }

@@ -354,7 +354,8 @@ int cpu_has_bf16(void)
 
 static int open_cpu_as(eni_device *device_out, int threads, uint32_t flags)
 {
-    const eni_device_options how = {.plugin_dir = EN_BUILD_DIR "/plugins", .threads = threads, .flags = flags};
+    const eni_device_options how = {
+        .plugin_dir = EN_BUILD_DIR "/plugins", .threads = threads, .flags = flags};
     if (access(EN_BUILD_DIR "/plugins/device_cpu.so", F_OK) != 0) return 0;
     assert_int_equal(eni_device_open_with("cpu", &how, device_out), EN_OK);
     return 1;

@@ -120,7 +120,8 @@ static void test_refusals(void **state)
                       system_folder()));
     if (has_device("cpu")) {
         refuse(without, "run -n 2 --strategy=ring " JOB BF16, "avx512_bf16", "--device=cuda");
-        refuse(without, "run -n 1 --strategy=solo --parallel=pipeline --stages=2 " JOB BF16, "avx512_bf16", "");
+        refuse(without, "run -n 1 --strategy=solo --parallel=pipeline --stages=2 " JOB BF16, "avx512_bf16",
+               "");
         snprintf(eval + strlen(eval), sizeof eval - strlen(eval), "--model=toy");
         refuse(without, eval, "avx512_bf16", "oneDNN uses");
     }
