@@ -285,6 +285,11 @@ int32_t eni_config_ranks(const eni_config *config);
  * shared among the ranks of the host. */
 int eni_config_ndevices(const eni_config *config);
 
+/* The type of activations by --precision, and the flags (EN_OPEN_*) to open a device with. With bf16 a GPU has activations
+ * of that type; a CPU rounds only the factors of products. */
+uint32_t eni_config_dtype(const eni_config *config);
+uint32_t eni_config_open_flags(const eni_config *config);
+
 /* The transform of pixels that the flags give. */
 eni_transform eni_config_transform(const eni_config *config);
 

@@ -433,7 +433,7 @@ const eni_key eni_keys[] = {
     BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS_OURS | ON(ENI_GPUS), 0, NULL,
          "allow more workers than there are GPUs for, if each uses several; GPUs are then assigned round-robin"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN_OURS | E, MATCH, NULL,
-           "the type in which a GPU multiplies; weights, gradients and sums are always 32-bit"),
+           "the type in which a GPU, or a CPU that has bf16, multiplies; weights, gradients and sums are always 32-bit"),
     BOOL("tf32", NULL, tf32, "off", TRAIN_OURS | E, MATCH, NULL,
          "a GPU may round the factors of 32-bit products to 10 bits"),
     BOOL("deterministic", NULL, deterministic, "off", TRAIN_OURS | E, MATCH, NULL,

@@ -20,20 +20,20 @@ en_status eni_check_stragglers(const eni_worker *w)
 
 /* Refuses flags that only a GPU can follow on a device that is not a GPU: a run that ignored them would be
  * found out too late. Flags that every host satisfies pass: it computes in 32 bits, so --tf32 has nothing to
- * round, and always in the same bits, so it is --deterministic. */
+ * round, and always in the same bits, so it is --deterministic. Whether it has bf16 it says when it is opened. */
 en_status eni_refuse_without_gpu(const eni_config *config)
 {
-    static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     if (eni_device_is_gpu(config->device)) return EN_OK;
     if (config->backend == ENI_BACKEND_NCCL)
         eni_error("worker",
                   "--backend=nccl moves gradients between GPUs, but --device=%s is not a GPU: use "
                   "--device=cuda, or --backend=host",
                   config->device);
-    else if (config->precision != ENI_PRECISION_FP32)
+    else if (config->precision == ENI_PRECISION_FP16)
         eni_error("worker",
-                  "--precision=%s needs a GPU, but --device=%s is not a GPU: use --device=cuda, or omit it",
-                  precisions[config->precision], config->device);
+                  "--precision=fp16 needs a GPU, but --device=%s is not a GPU: use --device=cuda, or "
+                  "--precision=bf16, which --device=cpu may have",
+                  config->device);
     else
         return EN_OK;
     return EN_EINVAL;

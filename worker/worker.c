@@ -66,7 +66,9 @@ static en_status open_device(eni_worker *w)
             .spec = c->device, .n = eni_config_ndevices(c), .is_shared = c->gpu_sharing};
         return eni_gpu_check(&want, 1, w->device.ops, eni_device_host());
     }
-    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
+    const eni_device_options how = {
+        .plugin_dir = w->plugin_dir, .threads = w->threads, .flags = eni_config_open_flags(c)};
+    EN_TRY(eni_device_open_with(c->device, &how, &w->device));
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
