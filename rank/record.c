@@ -118,9 +118,9 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
             ",\"data_ns\":%" PRId64 ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
             ",\"update_ns\":%" PRId64 ",\"payload_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
             ",\"staleness\":%.4g}\n",
-            rank, s->t, s->step, s->epoch, s->micro_batch, s->samples, s->nsamples, s->update, s->base_version,
-            loss, accuracy, (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns,
-            s->update_ns, s->payload_bytes, s->wire_bytes, s->staleness);
+            rank, s->t, s->step, s->epoch, s->micro_batch, s->samples, s->nsamples, s->update,
+            s->base_version, loss, accuracy, (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns,
+            s->wait_ns, s->update_ns, s->payload_bytes, s->wire_bytes, s->staleness);
 }
 
 void eni_recorder_flush(eni_recorder *recorder)

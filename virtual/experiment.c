@@ -30,13 +30,13 @@ struct eni_experiment {
     eni_curve *curve;
     eni_recorder *recorders[FILES];
     int nrecorders;
-    tally *ranks;  /* (nranks) */
-    eni_stats sum; /* rank 0's */
-    float *model;  /* (schema.count) of a point */
-    float *state;  /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
-    uint64_t version;         /* of rank 0's weights */
-    uint64_t samples;         /* of steps that have ended: with claims of any rank, else of all ranks */
-    uint64_t round, nbehind;  /* without claims: the first step that some ranks have not ended; how many */
+    tally *ranks;            /* (nranks) */
+    eni_stats sum;           /* rank 0's */
+    float *model;            /* (schema.count) of a point */
+    float *state;            /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
+    uint64_t version;        /* of rank 0's weights */
+    uint64_t samples;        /* of steps that have ended: with claims of any rank, else of all ranks */
+    uint64_t round, nbehind; /* without claims: the first step that some ranks have not ended; how many */
     bool has_begun, has_result;
     eni_set_score first;
     int out_fd; /* of --out, locked; -1 */
@@ -327,7 +327,8 @@ static json_t *report_of_store(const eni_sim_result *r)
     ENI_JSON_SET_INTS(o, {"parts", r->parts}, {"updates", per_model(r, r->updates)}, {"holds", r->holds},
                       {"max_clocks_ahead", r->clocks_ahead}, {"pushes", per_model(r, r->pushes)});
     json_object_set_new(o, "staleness", eni_histogram_json(&r->staleness, true));
-    json_object_set_new(o, "staleness_steady", eni_histogram_json(&r->staleness, true)); /* it counts no others */
+    json_object_set_new(o, "staleness_steady",
+                        eni_histogram_json(&r->staleness, true)); /* it counts no others */
     for (int32_t i = 0; i < r->nranks; i++) {
         const eni_sim_rank_result *rank = &r->rank[i];
         json_t *worker = json_object();
@@ -401,7 +402,7 @@ static eni_facts facts_of(const eni_experiment *e)
 static en_status write_result(eni_experiment *e, const eni_sim_result *r, const float *weights,
                               const eni_set_score *test)
 {
-    static const char *const unknown[] = {"wire_bytes", "shm_bytes", "tcp_info_bytes", "cpu_seconds",
+    static const char *const unknown[] = {"wire_bytes", "shm_bytes",      "tcp_info_bytes", "cpu_seconds",
                                           "max_rss",    "startup_seconds"}; /* of real ranks only */
     json_t *reports = json_array(), *result = json_object();
     eni_facts facts = facts_of(e);
@@ -450,7 +451,8 @@ en_status eni_experiment_finish(eni_experiment *e, const eni_sim_result *r, cons
     EN_TRY(close_recorders(e));
     EN_TRY(eni_curve_finish(e->curve, &end_out->curve));
     EN_TRY(eni_step_check_finite(ENI_STEP_FINAL, end_out->curve.last.loss, n->job.schedule.base));
-    end_out->test = (eni_set_score){.loss = end_out->curve.last.loss, .accuracy = end_out->curve.last.accuracy};
+    end_out->test =
+        (eni_set_score){.loss = end_out->curve.last.loss, .accuracy = end_out->curve.last.accuracy};
     if (n->split == ENI_HOLDOUT) EN_TRY(eni_virtual_network_test(n, weights, e->state, &end_out->test));
     if (e->state != NULL) memcpy(n->job.state, e->state, n->job.schema.nstate * sizeof *e->state);
     if (e->records.save != NULL)

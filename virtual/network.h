@@ -21,17 +21,17 @@ typedef struct eni_virtual_score {
 typedef struct eni_virtual_lane {
     eni_device device;
     en_model *model;
-    uint32_t *indices; /* (batch) */
-    float *x;          /* (batch, H, W, C) */
-    void *target;      /* (batch) */
+    uint32_t *indices;             /* (batch) */
+    float *x;                      /* (batch, H, W, C) */
+    void *target;                  /* (batch) */
     struct eni_virtual_lane *next; /* that is free */
 } eni_virtual_lane;
 
 typedef struct eni_virtual_network {
     eni_job job;
     eni_dataset *dataset;
-    pthread_mutex_t lock;      /* of `free` and the samplers */
-    eni_sampler *sampler[2];   /* of even and of odd epochs: ranks are in two at one time */
+    pthread_mutex_t lock;    /* of `free` and the samplers */
+    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
     int nlanes;
     eni_virtual_lane *lanes, *free;
     float *init;               /* (schema.count) */
