@@ -588,7 +588,7 @@ const eni_key eni_keys[] = {
          "or machines=.., which the ranks of a machine (--local-size) share"),
     TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
          "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
-    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, FIRST, "the order of virtual time",
+    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, 0, "the order of virtual time",
          "play the order of a run with --record-order and this --out: the same weights"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
