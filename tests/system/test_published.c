@@ -7,7 +7,9 @@
 
 /* Promise: The published asynchronous strategies keep their rules on real ranks. */
 
-#define JOB "--device=ref --model=mlp --data=synthetic --limit-train-samples=1200 --limit-test-samples=64 --batch-size=16 --lr=0.02"
+#define JOB                                                                                                  \
+    "--device=ref --model=mlp --data=synthetic --limit-train-samples=1200 --limit-test-samples=64 "          \
+    "--batch-size=16 --lr=0.02"
 
 /* 3 workers, one of them four times slower, 300 micro-batches. It has learnt, and no sample is unaccounted for. */
 static json_t *learn(const char *strategy, const char *flags)
@@ -25,8 +27,9 @@ static void test_ringmaster(void **state)
     const double dropped = number_at(r, "samples_dropped");
     assert_true(number_at(r, "staleness.max") <= 1 && dropped > 0);
     assert_true(number_at(r, "samples_applied") + dropped == number_at(r, "samples_computed"));
-    promise("ringmaster:threshold=2 on 3 ranks, one 4x slower: delays at most 1, %.0f of %.0f samples dropped", dropped,
-            number_at(r, "samples_computed"));
+    promise(
+        "ringmaster:threshold=2 on 3 ranks, one 4x slower: delays at most 1, %.0f of %.0f samples dropped",
+        dropped, number_at(r, "samples_computed"));
     json_decref(r);
 }
 
@@ -37,7 +40,8 @@ static void test_softsync(void **state)
     json_t *r = learn("softsync:splits=1", "--lr=0.1 --momentum=0.5");
     assert_true(number_at(r, "updates") == 100 && number_at(r, "samples_dropped") == 0);
     assert_true(fabs(number_at(r, "staleness_steady.mean") - 2.0 / 3) < 0.1);
-    promise("softsync:splits=1 on 3 ranks, one 4x slower: 100 steps of 300 gradients, mean staleness %.3f, (W - 1) / c = "
+    promise("softsync:splits=1 on 3 ranks, one 4x slower: 100 steps of 300 gradients, mean staleness %.3f, "
+            "(W - 1) / c = "
             "0.667",
             number_at(r, "staleness_steady.mean"));
     json_decref(r);
@@ -63,7 +67,8 @@ static void test_easgd(void **state)
     assert_true(number_at(r, "test_accuracy") > 0.9);
     assert_true(number_at(r, "updates") >= 60 && number_at(r, "updates") <= 63);
     assert_true(share >= 0.99 && share < 1.06); /* the first exchange of each worker is at its step 0 */
-    promise("easgd:period=5 on 3 ranks: %.0f exchanges in 300 steps, payload/theory %.3f", number_at(r, "updates"), share);
+    promise("easgd:period=5 on 3 ranks: %.0f exchanges in 300 steps, payload/theory %.3f",
+            number_at(r, "updates"), share);
     json_decref(r);
 }
 
@@ -71,7 +76,8 @@ static void test_easgd_warns(void **state)
 {
     process p;
     (void)state;
-    process_start(&p, "entrain", NULL, "run --quiet --threads=1 -n 3 --strategy=easgd:alpha=0.6 --steps=2 " JOB);
+    process_start(&p, "entrain", NULL,
+                  "run --quiet --threads=1 -n 3 --strategy=easgd:alpha=0.6 --steps=2 " JOB);
     assert_int_equal(process_wait(&p, 60), 0);
     if (strstr(process_err(&p), "2 / (W + 1) = 0.5") == NULL) fail_msg("%s", process_err(&p));
 }
@@ -79,7 +85,7 @@ static void test_easgd_warns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ringmaster), cmocka_unit_test(test_softsync),
-                                       cmocka_unit_test(test_those_that_step_on_all), cmocka_unit_test(test_easgd),
-                                       cmocka_unit_test(test_easgd_warns)};
+                                       cmocka_unit_test(test_those_that_step_on_all),
+                                       cmocka_unit_test(test_easgd), cmocka_unit_test(test_easgd_warns)};
     return system_main(tests);
 }
