@@ -305,6 +305,10 @@ static void judge_server(partition *t)
             break;
         case ENI_SIM_PUSH: push(t, i); break;
         case ENI_SIM_FINISHED:
+            if (t->p.reference->flags & ENI_PAPER_NO_END) {
+                t->is_over = true;
+                return;
+            }
             end_step(t, i, e->rank);
             if (!t->is_over) gone(t, i);
             break;

@@ -41,6 +41,7 @@ enum {
     ENI_PAPER_GROUPS = 8,   /* groups of one size */
     ENI_PAPER_UNEQUAL = 16, /* .. or of several */
     ENI_PAPER_ROUNDS = 32,  /* the workers are in step: each computes one gradient a round */
+    ENI_PAPER_NO_END = 64,  /* the paper's workers never end: nothing is judged after the first that does */
 };
 
 typedef struct eni_reference {
@@ -86,8 +87,8 @@ struct eni_paper {
     char why[96]; /* the deciding inequality, for people */
 };
 
-/* All references, by address; ends with NULL. */
-extern const eni_reference *const eni_paper_servers[], *const eni_paper_rounds[];
+/* All references; ends with an entry without a name. */
+extern const eni_reference eni_paper_servers[], eni_paper_rounds[];
 
 /* The number of an option; `otherwise` where it was not given. "inf" is a number. is: whether it has that text. */
 double eni_paper_num(const eni_paper *p, const char *key, double otherwise);

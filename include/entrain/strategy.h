@@ -206,6 +206,7 @@ typedef struct en_partition {
     uint64_t version;   /* optimizer steps or touches so far */
     uint64_t min_clock; /* the lowest clock of those clients; UINT64_MAX: no clients left */
     float *w;           /* (count) the weights; a hook that writes here calls touch() */
+    uint32_t nranks;    /* of the run, whether active or not */
 } en_partition;
 
 typedef struct en_msg {

@@ -80,7 +80,9 @@ static bool has_key(eni_host *host, const char *operation, const char *key, bool
 static double host_num(en_host *table, const char *key)
 {
     eni_host *host = host_of(table);
-    return has_key(host, "num", key, false) ? eni_options_num(host->config.options, key) : 0;
+    return has_key(host, "num", key, false)
+               ? eni_options_num(host->config.options, key, host->config.world.nranks)
+               : 0;
 }
 
 static const char *host_text(en_host *table, const char *key)
@@ -191,7 +193,7 @@ static bool may_write(eni_host *host, const char *operation, en_vec v)
 }
 
 /* Whether an operation that the strategy has not waited for works on the vector, a misuse: whether it is done by now
- * depends on the network. What an operation only sends may still be read. */
+ * depends on the network. A vector that is only sent may still be read. */
 static bool is_in_use(eni_host *host, const char *operation, en_vec v, bool writes)
 {
     const int slot = (int)eni_vec_slot(v);

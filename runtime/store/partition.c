@@ -242,7 +242,8 @@ static en_status check_synchronous(eni_store *store, const eni_partition *part)
     const eni_options *options = store->config.options;
     if (!(store->config.strategy->flags & EN_SYNCHRONOUS) || part->pub.pending >= part->pub.nclients)
         return EN_OK;
-    if (options != NULL && eni_options_has(options, "bound", false) && eni_options_num(options, "bound") >= 0)
+    if (options != NULL && eni_options_has(options, "bound", false) &&
+        eni_options_num(options, "bound", store->config.world) >= 0)
         return EN_OK;
     store->hook.verdict = EN_EBUG;
     snprintf(store->hook.said, sizeof store->hook.said,

@@ -49,6 +49,7 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
         .shard = (uint32_t)config->shard,
         .count = hi - part->lo,
         .min_clock = UINT64_MAX,
+        .nranks = (uint32_t)config->world,
     };
     if (part->pub.count == 0) return EN_OK;
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;

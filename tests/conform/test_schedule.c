@@ -17,7 +17,8 @@ enum { SCHEDULES = 200 };
 #define PLUGINS EN_BUILD_DIR "/plugins"
 #define ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"
 
-static uint64_t conforms(const char *plugin, const char *as, const char *options, const char *reference_options, eni_judgement *j)
+static uint64_t conforms(const char *plugin, const char *as, const char *options,
+                         const char *reference_options, eni_judgement *j)
 {
     char schedule[ENI_SCHEDULE_TEXT] = "";
     eni_conform_config config = {.options = options, .reference_options = reference_options};
@@ -43,6 +44,7 @@ static void conforms_built_in(void *user, const en_strategy *strategy, const cha
     conforms(strategy->name, NULL, NULL, NULL, &j);
     assert_true(j.agrees);
     assert_true(j.decisions > 1000 && j.vectors > 1000);
+    assert_int_equal(j.defaults, 0);
 }
 
 static void built_in_strategies_are_their_papers(void **state)
@@ -50,7 +52,8 @@ static void built_in_strategies_are_their_papers(void **state)
     (void)state;
     assert_int_equal(eni_strategy_list(PLUGINS, conforms_built_in, NULL), EN_OK);
     assert_true(nstrategies >= 6);
-    printf("PROMISE conform: %d strategies as in their papers under %d random schedules each\n", nstrategies, SCHEDULES);
+    printf("PROMISE conform: %d strategies as in their papers under %d random schedules each\n", nstrategies,
+           SCHEDULES);
 }
 
 /* The example, under its own options and under those of the schedules. */
@@ -73,12 +76,18 @@ static void impostors_are_found(void **state)
     (void)state;
     static const struct {
         const char *plugin, *as, *words;
-    } all[] = {{"ps-async", "ps-sync", "keeps it"},       {"ps-async", "ssp", "answers"},
-               {"ssp", "ps-async", "answers"},            {"ps-sync", "ps-async", "applies it"},
-               {"ring", "local-sgd", "begins step"},      {"ps-async", "ringmaster", "drops it"},
-               {"ps-async", "dc-asgd", "begins step"},    {"ps-async", "delay-adaptive", "weighs the push"},
-               {"ps-async", "easgd", "begins step"},          {ZOO "softsync", "softsync", "the paper"},
-               {ZOO "gossip", "d-psgd", "begins step"},   {ZOO "late", "ps-async", "the paper"},
+    } all[] = {{"ps-async", "ps-sync", "keeps it"},
+               {"ps-async", "ssp", "answers"},
+               {"ssp", "ps-async", "answers"},
+               {"ps-sync", "ps-async", "applies it"},
+               {"ring", "local-sgd", "begins step"},
+               {"ps-async", "ringmaster", "drops it"},
+               {"ps-async", "dc-asgd", "begins step"},
+               {"ps-async", "delay-adaptive", "weighs the push"},
+               {"ps-async", "easgd", "begins step"},
+               {ZOO "softsync", "softsync", "the paper"},
+               {ZOO "gossip", "d-psgd", "begins step"},
+               {ZOO "late", "ps-async", "the paper"},
                {ZOO "stuck", "ps-async", "answers nobody"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         eni_judgement j;
@@ -104,9 +113,9 @@ static void the_same_seed_is_the_same_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(built_in_strategies_are_their_papers),
-                                       cmocka_unit_test(the_example_is_local_sgd), cmocka_unit_test(impostors_are_found),
-                                       cmocka_unit_test(the_same_seed_is_the_same_run)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(built_in_strategies_are_their_papers), cmocka_unit_test(the_example_is_local_sgd),
+        cmocka_unit_test(impostors_are_found), cmocka_unit_test(the_same_seed_is_the_same_run)};
     eni_log_set_level(-1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

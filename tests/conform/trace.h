@@ -59,7 +59,9 @@ static void hand_event(const char *line, eni_sim_event *e, float *weight, int *h
     } else if (strcmp(type, "gone") == 0) {
         e->type = ENI_SIM_FINISHED;
     } else {
-        e->type = strcmp(type, "push") == 0 ? ENI_SIM_PUSH : strcmp(type, "reply") == 0 ? ENI_SIM_REPLY : ENI_SIM_TAKEN;
+        e->type = strcmp(type, "push") == 0    ? ENI_SIM_PUSH
+                  : strcmp(type, "reply") == 0 ? ENI_SIM_REPLY
+                                               : ENI_SIM_TAKEN;
         e->version = (uint64_t)b;
         e->base = e->type == ENI_SIM_PUSH ? (uint64_t)c : 0;
         e->weight = c;
@@ -75,7 +77,8 @@ static inline eni_judgement hand_judge(const hand_trace *t)
     float weight[HAND_EVENTS], model = (float)t->model;
     const float *seen[HAND_EVENTS];
     uint64_t n = 0, batches = 0;
-    for (const char *line = t->lines; line != NULL && *line != '\0'; line = strchr(line, ';'), line += line != NULL) {
+    for (const char *line = t->lines; line != NULL && *line != '\0';
+         line = strchr(line, ';'), line += line != NULL) {
         int has_weight;
         assert_true(n < HAND_EVENTS);
         hand_event(line, &event[n], &weight[n], &has_weight);
