@@ -120,10 +120,11 @@ typedef struct eni_config {
 
     /* files */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
-    bool overwrite;                    /* the contents of `out` may be replaced */
-    int64_t checkpoint_every;          /* an amount of global samples, 0: never */
-    char *checkpoint_dir;              /* NULL: OUT/checkpoints */
-    char *tensorboard;                 /* "auto": OUT; NULL: none */
+    bool record_order;
+    bool overwrite;           /* the contents of `out` may be replaced */
+    int64_t checkpoint_every; /* an amount of global samples, 0: never */
+    char *checkpoint_dir;     /* NULL: OUT/checkpoints */
+    char *tensorboard;        /* "auto": OUT; NULL: none */
 
     /* compute and transport */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
@@ -166,9 +167,10 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* emulation */
-    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse; in virtual time: eni_slowdown_read */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
-    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse; in virtual time: eni_net_links_read */
+    char *server_time;    /* "200us+1ms/MB": eni_service_split */
 
     /* output */
     int64_t log_every;   /* steps */
@@ -193,6 +195,7 @@ typedef struct eni_config {
     int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
+    char *replay_order;
 
     /* entrain conform */
     char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */

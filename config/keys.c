@@ -9,6 +9,8 @@
 #include "run/device_list.h"
 #include "run/rank_groups.h"
 #include "run/law.h"
+#include "run/net_links.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 
 /* ---- checks of texts: eni_key_check ------------------------------------------------------------------- */
@@ -103,8 +105,17 @@ static const char *check_straggler(const char *text)
 {
     int64_t rank;
     double factor;
+    eni_slowdown slow;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+    return eni_slowdown_read(text, &slow) == NULL
+               ? "RANK:FACTOR, such as 1:3; all other stragglers are for virtual time, `entrain sim`"
+               : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+}
+
+static const char *check_slowdown(const char *text)
+{
+    eni_slowdown slow;
+    return eni_slowdown_read(text, &slow);
 }
 
 static const char *check_visit(const char *text)
@@ -124,7 +135,16 @@ static const char *check_bn_stats(const char *text)
 /* A path, and what a run has left, are read later. */
 static const char *check_compute(const char *text)
 {
-    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+    const bool is_file = strncmp(text, "from:", 5) == 0 || strncmp(text, "trace:", 6) == 0;
+    return is_file || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+}
+
+static const char *check_server_time(const char *text)
+{
+    char law[ENI_LAW_TEXT];
+    double ns_per_byte;
+    const char *expected = eni_service_split(text, law, &ns_per_byte);
+    return expected != NULL || law[0] == '\0' ? expected : eni_law_check(law);
 }
 
 static const char *check_net(const char *text)
@@ -132,6 +152,9 @@ static const char *check_net(const char *text)
     uint64_t rate;
     int64_t delay;
     if (eni_net_parse(text, &rate, &delay)) return NULL;
+    if (eni_net_links_check(text) == NULL)
+        return "one rate and delay for all, such as rate:200MB,delay:50us; links by rank are for virtual "
+               "time, `entrain sim`";
     return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
@@ -383,6 +406,8 @@ const eni_key eni_keys[] = {
          "event files for TensorBoard, one folder per run"),
     TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
+    BOOL("record-order", NULL, record_order, "off", R | P, CALL | STUDY, NULL,
+         "note in --out in which order calls reach the servers, for `entrain sim --replay-order`"),
 
 #undef GROUP
 #define GROUP "compute and transport"
@@ -432,8 +457,8 @@ const eni_key eni_keys[] = {
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
         "workers; run, compare and check start them on this host; join adds this many"),
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 20000, "N", V, STUDY | FIRST, NULL,
-        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 1000000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; the result does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -504,9 +529,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
@@ -545,12 +570,22 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "virtual time"
-    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
+    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the problem without --model"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
     TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
          "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
          "shifted-exp:10ms,6ms (minimum); per rank, such as 0-3=exp:10ms;4=fixed:40ms; a FILE with a time in seconds "
-         "for each rank; or from:OUT, like the steps of a finished run"),
+         "for each rank; from:OUT, drawn from the steps of a finished run; or trace:OUT or trace:FILE, its steps in order"),
+    LIST("straggler", NULL, straggler, NULL, "RANKS:FACTOR", check_slowdown, V, ENI_KEY_COMMAS | FIRST, "none",
+         "slow ranks: 1:4 or 0-9:3, always; transient:4:0.05:20, in each step with probability 0.05 for 20 steps; "
+         "rotating:4:100, each rank in turn for 100 steps; or 0-3=rotating:4:100; may be repeated"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, V, 0, NULL,
+         "each link; then, after ';', those of some: 8-15=rate:100Mbit,delay:20ms, servers=.., "
+         "or machines=.., which the ranks of a machine (--local-size) share"),
+    TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
+         "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
+    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, FIRST, "the order of virtual time",
+         "play the order of a run with --record-order and this --out: the same weights"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
@@ -668,7 +703,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                    "steps=100 limit-test-samples=64"},
     [ENI_SIM] =
         {"entrain sim", "[FLAG ..]",
-         "Runs a strategy in virtual time, on a noisy quadratic or a network (--model), in one process.", 0,
+         "Runs a strategy in virtual time, on a made-up problem or a network (--model), in one process.", 0,
          0,
          "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
          "net=rate:1000MB,delay:50us"},

@@ -101,7 +101,7 @@ static void compare(partition *t, uint64_t at, const double *paper, const float 
     for (uint64_t e = 0; e < t->p.n; e++) {
         const double actual = (double)weights[t->lo + e], scale = fmax(1, fabs(paper[e]));
         const double gap = fabs(actual - paper[e]) / scale;
-        if (gap <= tolerance) {
+        if (gap <= tolerance * fmax(1, t->p.reference->rounding)) {
             t->out->worst = fmax(t->out->worst, gap);
             continue;
         }
@@ -305,10 +305,6 @@ static void judge_server(partition *t)
             break;
         case ENI_SIM_PUSH: push(t, i); break;
         case ENI_SIM_FINISHED:
-            if (t->p.reference->flags & ENI_PAPER_NO_END) {
-                t->is_over = true;
-                return;
-            }
             end_step(t, i, e->rank);
             if (!t->is_over) gone(t, i);
             break;

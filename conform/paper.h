@@ -41,7 +41,6 @@ enum {
     ENI_PAPER_GROUPS = 8,   /* groups of one size */
     ENI_PAPER_UNEQUAL = 16, /* .. or of several */
     ENI_PAPER_ROUNDS = 32,  /* the workers are in step: each computes one gradient a round */
-    ENI_PAPER_NO_END = 64,  /* the paper's workers never end: nothing is judged after the first that does */
 };
 
 typedef struct eni_reference {
@@ -50,6 +49,7 @@ typedef struct eni_reference {
     const char *const *options; /* what a schedule draws from; ends with NULL. "" is the defaults */
     uint32_t flags;
     int32_t least_ranks;
+    double rounding; /* how much of it the paper's formula amplifies; 0: 1 */
     /* Server: whether worker r sends a message in its step (NULL: in each); see above. Hooks but push may be NULL. */
     bool (*calls)(const eni_paper *, int r);
     void (*push)(eni_paper *, int r);

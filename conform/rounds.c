@@ -58,15 +58,15 @@ static void grouped_round(eni_paper *p)
     if (ends_period(p, steps_of(p), eni_paper_num(p, "period", 8))) average(p);
 }
 
-/* ---- local-sgd: x_r -= eta g_r; every `period` steps x_r = mean of all x (Stich'19, alg. 1). The first `start` steps all end
- * so (Lin'20, post-local SGD; periods count from step 0, as in the authors' optim/local_sgd.py) ------------------- */
+/* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each
+ * of the first `start` (Lin'20, post-local SGD; counted as in the authors' optim/local_sgd.py) -------------------- */
 
 static void local_round(eni_paper *p)
 {
     const double steps = (double)steps_of(p), start = eni_paper_num(p, "start", 0);
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
-    const bool averages = steps <= start || ends_period(p, steps_of(p), eni_paper_num(p, "period", 8));
+    const bool averages = steps <= start || fmod(steps, eni_paper_num(p, "period", 8)) == 0;
     snprintf(p->why, sizeof p->why, "step %g ends %s an average", steps - 1, averages ? "with" : "without");
     if (averages) average(p);
 }
@@ -113,9 +113,9 @@ static const double *slowmo_model(eni_paper *p)
     return ends_period(p, steps_of(p), slowmo_period(p)) ? p->before : NULL;
 }
 
-/* ---- diloco: H inner steps of each island (ranks that average gradients) from theta; Delta = theta - mean of the islands'
- * weights; m = momentum m + Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer
- * optimizer as in PyTorch). m: own; theta: before ---------------------------------------------------------------- */
+/* ---- diloco: H inner steps of each island from theta; Delta = theta - mean of the islands' weights; m = momentum m +
+ * Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer optimizer as in PyTorch).
+ * An island is a group of ranks that average gradients, or a rank where all are in one group. m: own; theta: before - */
 
 static double diloco_period(const eni_paper *p)
 {
@@ -126,11 +126,12 @@ static void diloco_round(eni_paper *p)
 {
     const double lr = eni_paper_num(p, "lr", 0.7), momentum = eni_paper_num(p, "momentum", 0.9);
     const bool is_nesterov = eni_paper_num(p, "nesterov", 1) != 0;
+    const bool has_islands = eni_paper_group(p, 0) != eni_paper_all(p);
     uint32_t islands = 0;
     eni_paper_vec mean;
     for (int r = 0; r < p->nranks; r++) {
-        step_along(p, r, eni_paper_group(p, r));
-        if (p->group[r] == r) islands |= eni_paper_one(r);
+        step_along(p, r, has_islands ? eni_paper_group(p, r) : eni_paper_one(r));
+        if (p->group[r] == r || !has_islands) islands |= eni_paper_one(r);
     }
     if (!ends_period(p, steps_of(p), diloco_period(p))) return;
     eni_paper_mean_weights(p, islands, mean);
@@ -147,8 +148,8 @@ static const double *diloco_model(eni_paper *p)
     return ends_period(p, steps_of(p), diloco_period(p)) ? p->before : NULL;
 }
 
-/* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: the mean of itself and its
- * neighbours, 1/3 each (of two ranks: 1/2); complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W)
+/* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both
+ * neighbours, 1/2 where they are one; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W)
  * before it (Assran'19, app. A: rank i sends to i + 2^k; Ying'21) ------------------------------------------------- */
 
 /* Adds what x_j brings rank r: W_rj x_j. */
@@ -170,11 +171,11 @@ static void dpsgd_round(eni_paper *p)
         memset(x, 0, sizeof(eni_paper_vec));
         if (n == 1) {
             mix(p, x, 1, old[0]);
-        } else if (eni_paper_is(p, "graph", "ring", "ring")) {
-            mix(p, x, 1. / (n < 3 ? n : 3), old[r]);
-            mix(p, x, 1. / (n < 3 ? n : 3), old[(r + 1) % n]);
-            if (n > 2) mix(p, x, 1. / 3, old[(r + n - 1) % n]);
-        } else if (eni_paper_is(p, "graph", "complete", "ring")) {
+        } else if (eni_paper_is(p, "graph", "ring", "ring") && n > 2) {
+            mix(p, x, 1. / 3, old[r]);
+            mix(p, x, 1. / 3, old[(r + 1) % n]);
+            mix(p, x, 1. / 3, old[(r + n - 1) % n]);
+        } else if (n == 2 || eni_paper_is(p, "graph", "complete", "ring")) {
             for (int j = 0; j < n; j++)
                 mix(p, x, 1. / n, old[j]);
         } else {

@@ -28,7 +28,7 @@ typedef struct trial {
     en_model_tensor tensors[TENSORS];
     float init[COUNT], model[COUNT];
     eni_sim_problem problem;
-    double factor[ENI_PAPER_RANKS];
+    eni_slowdown slow[ENI_PAPER_RANKS];
     int64_t leave_ns[ENI_PAPER_RANKS];
     eni_sim_config sim;
     const char *options, *reference_options;
@@ -117,9 +117,8 @@ static void draw_world(trial *t, const eni_reference *reference)
             if (below(t, 2) == 0) r->group[i] = r->group[i - 1];
         return;
     }
-    do /* a single group is another strategy: ring */
-        size = 1 + (int)below(t, (uint64_t)r->nranks);
-    while (r->nranks % size != 0 || (size == r->nranks && size > 1));
+    while (r->nranks % (size = 1 + (int)below(t, (uint64_t)r->nranks)) != 0)
+        ;
     for (int i = 0; i < r->nranks; i++)
         r->group[i] = i - i % size;
 }
@@ -135,9 +134,11 @@ static void draw_times(trial *t)
     static const int64_t latencies[] = {0, 20 * ENI_MICRO, ENI_MILLI};
     static const double rates[] = {0, 1e9, 2e6};
     sim->compute.law = laws[below(t, 4)];
-    sim->compute.factor = t->factor;
+    sim->compute.slow = t->slow;
     for (int i = 0; i < sim->nranks; i++)
-        t->factor[i] = below(t, 4) == 0 ? between(t, 1, 6) : 1;
+        if (below(t, 4) == 0)
+            t->slow[sim->compute.nslow++] =
+                (eni_slowdown){.kind = ENI_SLOW_ALWAYS, .lo = i, .hi = i, .factor = between(t, 1, 6)};
     sim->network.latency_ns = latencies[below(t, 3)];
     sim->network.bytes_per_s = rates[below(t, 3)];
     if (!t->recording.claims || sim->nranks == 1 || below(t, 3) > 0) return;

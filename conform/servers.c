@@ -134,7 +134,15 @@ static void adaptive_push(eni_paper *p, int r)
 }
 
 /* ---- softsync: w -= eta mean of c = floor(W / splits) gradients as they come, each times 1 / delay if delay > 0; every
- * worker goes on at once (Zhang'16, eq. 3 to 5) ------------------------------------------------------------- */
+ * worker goes on at once (Zhang'16, eq. 3 to 5). What is left when the last worker has ended is a step too (ours) ------ */
+
+static void softsync_step(eni_paper *p)
+{
+    for (uint64_t e = 0; e < p->n && p->collected > 0; e++)
+        p->own[e] /= (double)p->collected;
+    eni_paper_apply(p, p->own, 1, p->collected);
+    p->collected = p->ncollected = 0;
+}
 
 static void softsync_push(eni_paper *p, int r)
 {
@@ -149,14 +157,17 @@ static void softsync_push(eni_paper *p, int r)
     p->collected += worker->samples;
     p->ncollected++;
     snprintf(p->why, sizeof p->why, "gradient %g of %g, delay %g", (double)p->ncollected, c, delay);
-    if ((double)p->ncollected >= c) {
-        for (uint64_t e = 0; e < p->n && p->collected > 0; e++)
-            p->own[e] /= (double)p->collected;
-        eni_paper_apply(p, p->own, 1, p->collected);
-        p->collected = p->ncollected = 0;
-    }
+    if ((double)p->ncollected >= c) softsync_step(p);
     p->weight = weight;
     eni_paper_answer(p, r);
+}
+
+static void softsync_gone(eni_paper *p, int r)
+{
+    (void)r;
+    for (int i = 0; i < p->nranks; i++)
+        if (p->worker[i].is_client) return;
+    if (p->ncollected > 0) softsync_step(p);
 }
 
 /* ---- dc-asgd: w -= eta (g + lambda g g (w - bak_r)), bak_r: what worker r was sent (Zheng'17, eq. 10, alg. 1, 2).
@@ -216,6 +227,8 @@ static void easgd_finish(eni_paper *p, int r)
 
 /* ---- the table ---- */
 
+/* easgd: a worker that is answered with w knows d as alpha / (1 - alpha) (x_r - w), rounded 9 times as much for alpha 0.9. */
+
 const eni_reference eni_paper_servers[] = {
     {"ps-sync", "Li'14, sec. 3.4 (sequential consistency); Valiant'90 (BSP)", OPTIONS(""),
      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .push = sync_push, .gone = sync_step},
@@ -231,16 +244,15 @@ const eni_reference eni_paper_servers[] = {
     {"ringmaster", "Maranjyan'25, alg. 4 (without calculation stops)",
      OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=inf"), .push = ringmaster_push},
     {"delay-adaptive", "Koloskova'22, delay-adaptive rate; Mishchenko'22",
-     OPTIONS("", "power=0", "power=2", "power=3"), .push = adaptive_push},
+     OPTIONS("", "power=0", "power=1", "power=2"), .push = adaptive_push},
     {"softsync", "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
-     OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"), .flags = ENI_PAPER_NO_END,
-     .least_ranks = 2, .push = softsync_push},
+     OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"), .least_ranks = 2,
+     .push = softsync_push, .gone = softsync_gone},
     {"dc-asgd", "Zheng'17, eq. 10, alg. 1 and 2", OPTIONS("", "lambda=0", "lambda=1", "adaptive=on"),
      .flags = ENI_PAPER_SCHEDULE, .push = dc_push},
     {"easgd", "Zhang'15, alg. 1 and 2 (EAMSGD)",
      OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5", "period=2,alpha=0.1,momentum=0.5"),
-     .flags = ENI_PAPER_SCHEDULE, .least_ranks = 2,
-     /* of one, whose alpha is 0.9, float32 finds x again to 1e-5 */ .calls = easgd_calls, .push = easgd_push,
+     .flags = ENI_PAPER_SCHEDULE, .rounding = 8, .calls = easgd_calls, .push = easgd_push,
      .finish = easgd_finish},
     {0},
 };

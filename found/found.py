@@ -14,6 +14,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import textwrap
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -66,6 +67,10 @@ plot {", ".join(plots)}
     path.write_bytes(subprocess.run(["gnuplot"], input=script.encode(), stdout=subprocess.PIPE, check=True).stdout)
 
 
+def wrap(text):
+    return textwrap.fill(" ".join(text.split()), 100)
+
+
 def page(results, known):
     """docs/found.md from what is known of each result."""
     lines = [HEAD, "| | paper | result | verdict |", "|---|---|---|---|"]
@@ -74,14 +79,14 @@ def page(results, known):
         lines.append(f"| [{r.name}](#{r.name.lower()}) | {r.paper} | {r.title} | {told.get('verdict', 'not run')} |")
     for r in results:
         told = known.get(r.name)
-        lines += ["", f"## {r.name}", "", f"**{r.paper}: {r.title}**", "", r.claim, "",
-                  f"Counts as found ({r.kind}; criterion {hash_of(r)}): {' '.join(r.criterion.split())}", ""]
+        lines += ["", f"## {r.name}", "", wrap(f"**{r.paper}: {r.title}**"), "", wrap(r.claim), "",
+                  wrap(f"Counts as found ({r.kind}; criterion {hash_of(r)}): {r.criterion}."), ""]
         if told is None:
             lines.append("Not run yet.")
             continue
         lines += [f"**{told['verdict']}** (n = {told['n']})", "", *told["rows"]]
         if told.get("remark"):
-            lines += ["", told["remark"]]
+            lines += ["", wrap(told["remark"])]
         if told.get("figure"):
             lines += ["", f"![{r.title}](found/{r.name}.svg)"]
     return "\n".join(lines) + "\n"

@@ -45,6 +45,7 @@ typedef struct eni_step {
     double t;      /* seconds on the training clock at the end of the step */
     uint64_t step; /* of this rank */
     uint64_t epoch;
+    uint64_t micro_batch;  /* of the plan; of several, the last */
     uint64_t samples;      /* global samples, as far as this rank knows */
     uint64_t nsamples;     /* of this rank's micro-batch */
     uint64_t update;       /* version of the weights after the step */

@@ -85,6 +85,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     run->data_ns += end_ns - begin_ns;
     run->epoch = micro->epoch;
     run->plan_step = micro->step;
+    run->micro_batch = micro->index;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
     eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
@@ -201,6 +202,7 @@ static void note_step(eni_step_run *run)
     const eni_step s = {.t = eni_train_seconds(self, end),
                         .step = run->step,
                         .epoch = run->epoch,
+                        .micro_batch = run->micro_batch,
                         .samples = eni_step_samples(run),
                         .nsamples = run->nsamples,
                         .update = after.version,

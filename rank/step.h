@@ -25,8 +25,9 @@ typedef struct eni_moved {
 typedef struct eni_step_run {
     eni_rank *rank;
     uint64_t step, epoch, nsamples, samples_before;
-    uint64_t plan_step; /* whose samples; with claims a rank does not take part in every step of the plan */
-    uint32_t submitted; /* buckets passed to the strategy */
+    uint64_t micro_batch; /* the last one taken */
+    uint64_t plan_step;   /* whose samples; with claims a rank does not take part in every step of the plan */
+    uint32_t submitted;   /* buckets passed to the strategy */
     int64_t begin_ns;
     int64_t mark_ns; /* end of the last piece of compute */
     int64_t data_ns, compute_ns;

@@ -55,8 +55,7 @@ static en_status step_with(en_store *store, const en_partition *part, const en_m
  * R = max(1, ceil(sigma^2 / eps)) in the paper depends on the problem; the default 2W is ours. Alg. 5, which stops workers
  * whose gradient would be dropped, needs a cancellation that the contract has not. */
 static const en_option ringmaster_options[] = {
-    {sizeof(en_option), EN_OPT_INT, "threshold", "delay from which a gradient is dropped; inf: never", 2, 1,
-     INFINITY, "2W"},
+    {sizeof(en_option), EN_OPT_INT, "threshold", "delay that is dropped; inf: none", 2, 1, INFINITY, "2W"},
     {0},
 };
 
@@ -80,8 +79,7 @@ static void ringmaster_theory(en_host *host, void *state, en_theory *theory_out)
  * of W, as many gradients as are computed at once. The power is ours. The weight is on the gradient, so momentum and weight
  * decay stay as they are; the papers have neither. */
 static const en_option adaptive_options[] = {
-    {sizeof(en_option), EN_OPT_INT, "power", "of min(1, W / delay), the factor of the rate; 0: none", 1, 0,
-     64, NULL},
+    {sizeof(en_option), EN_OPT_INT, "power", "of min(1, W / delay), the factor of the rate", 1, 0, 64, NULL},
     {0},
 };
 
@@ -102,15 +100,10 @@ static en_status adaptive_push(en_store *store, void *state, const en_partition 
  * the number of steps in the time of W gradients. c counts gradients, also two of one worker. The mean weighs by samples,
  * which are equal in the paper. The end of the last worker steps with what is gathered, so that no answered gradient is lost;
  * the paper's servers never end. */
-typedef struct softsync {
-    uint64_t gathered;
-} softsync;
-
 static const en_option softsync_options[] = {
-    {sizeof(en_option), EN_OPT_INT, "splits", "steps per W gradients, 1 to W: a step takes floor(W / splits)",
-     1, 1, 1e6, "W"},
-    {sizeof(en_option), EN_OPT_TEXT, "rate", "staleness: each gradient's rate over its delay; none: the rate",
-     0, 0, 0, "staleness"},
+    {sizeof(en_option), EN_OPT_INT, "splits", "steps per W gradients, 1 to W", 1, 1, 1e6, "W"},
+    {sizeof(en_option), EN_OPT_TEXT, "rate", "staleness: the rate over the delay; or none", 0, 0, 0,
+     "staleness"},
     {0},
 };
 
@@ -118,40 +111,34 @@ static en_status softsync_open(en_host *host, void *state)
 {
     (void)state;
     const char *rate = host->text(host, "rate");
-    if (host->num(host, "splits") > host->world->nranks) {
-        host->log(
-            host, 0,
-            "--strategy=softsync:splits=%.0f with %d workers: a step takes floor(W / splits) gradients; give "
-            "1 to %d",
-            host->num(host, "splits"), host->world->nranks, host->world->nranks);
-        return EN_EINVAL;
-    }
-    if (strcmp(rate, "staleness") == 0 || strcmp(rate, "none") == 0) return EN_OK;
-    host->log(host, 0, "--strategy=softsync:rate=%s is unknown; give staleness or none", rate);
+    const int splits = (int)host->num(host, "splits"), workers = host->world->nranks;
+    const bool is_known = strcmp(rate, "staleness") == 0 || strcmp(rate, "none") == 0;
+    if (is_known && splits <= workers) return EN_OK;
+    if (is_known)
+        host->log(host, 0, "--strategy=softsync:splits=%d with %d workers: a step needs at least one gradient; give 1 to %d",
+                  splits, workers, workers);
+    else
+        host->log(host, 0, "--strategy=softsync:rate=%s is unknown; give staleness or none", rate);
     return EN_EINVAL;
-}
-
-static en_status softsync_step(en_store *store, softsync *self, const en_partition *part)
-{
-    self->gathered = 0;
-    return store->step(store, part);
 }
 
 static en_status softsync_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    softsync *self = state;
+    uint64_t *gathered = state;
     const uint64_t delay = delay_of(part, msg), splits = (uint64_t)store->num(store, "splits");
     const bool is_modulated = strcmp(store->text(store, "rate"), "staleness") == 0;
     en_status status = store->absorb(store, part, msg, is_modulated && delay > 1 ? 1 / (double)delay : 1);
-    if (status != EN_OK || ++self->gathered < part->nranks / splits) return status;
-    return softsync_step(store, self, part);
+    if (status != EN_OK || ++*gathered < part->nranks / splits) return status;
+    *gathered = 0;
+    return store->step(store, part);
 }
 
 static void softsync_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
-    softsync *self = state;
-    if (event == EN_MEMBER_JOINED || part->nclients > 0 || self->gathered == 0) return;
-    if (softsync_step(store, self, part) != EN_OK)
+    uint64_t *gathered = state;
+    if (event == EN_MEMBER_JOINED || part->nclients > 0 || *gathered == 0) return;
+    *gathered = 0;
+    if (store->step(store, part) != EN_OK)
         store->log(store, 0, "bucket %u shard %u: the step after worker %d ended has failed", part->bucket,
                    part->shard, who);
 }
@@ -171,56 +158,44 @@ static void softsync_theory(en_host *host, void *state, en_theory *theory_out)
  * MS = 0.95 MS + 0.05 g g over the gradients of all workers. (The authors' Multiverso code, dcasgda_updater.h, has an MS for
  * each worker; its lambda0 2, 0.95 and 1e-7 are these.) An answer that is lost and sent again carries newer weights than the
  * backup. The backup of a worker that comes back is the weights at its return. */
-typedef struct dc_asgd {
-    uint64_t has_mean_square;
-} dc_asgd;
-
 enum { BACKUP = 0, MEAN_SQUARE = 1, DC_VECS }; /* a worker's, and in worker 0's place the partition's own */
 
 static const en_option dc_options[] = {
     {sizeof(en_option), EN_OPT_REAL, "lambda", "of the correction; 0: none", 0.04, 0, 1e6, NULL},
-    {sizeof(en_option), EN_OPT_BOOL, "adaptive",
-     "lambda0 / sqrt(mean square of the gradient) in place of lambda", 0, 0, 1, NULL},
+    {sizeof(en_option), EN_OPT_BOOL, "adaptive", "lambda0 / sqrt(mean square) for lambda", 0, 0, 1, NULL},
     {sizeof(en_option), EN_OPT_REAL, "lambda0", "of adaptive", 2, 0, 1e6, NULL},
-    {sizeof(en_option), EN_OPT_REAL, "decay", "of adaptive: what remains of the mean square a step", 0.95, 0,
-     1, NULL},
+    {sizeof(en_option), EN_OPT_REAL, "decay", "of adaptive's mean square", 0.95, 0, 1, NULL},
     {0},
 };
 
-/* Nothing where the weights have not moved: g + 0 is another zero than g = -0. */
-static void correct(float *g, const float *w, const float *backup, uint64_t count, float lambda)
+/* Nothing where the weights have not moved: g + 0 is another zero than g = -0. `square` NULL: not adaptive. */
+static void correct(float *g, const float *w, const float *backup, float *square, uint64_t count,
+                    float lambda, float decay)
 {
     for (uint64_t i = 0; i < count; i++) {
         const float moved = w[i] - backup[i];
-        g[i] = moved != 0 ? g[i] + lambda * g[i] * g[i] * moved : g[i];
-    }
-}
-
-static void correct_adaptively(float *g, const float *w, const float *backup, float *square, uint64_t count,
-                               float lambda, float decay)
-{
-    for (uint64_t i = 0; i < count; i++) {
-        const float moved = w[i] - backup[i];
-        square[i] = decay * square[i] + (1 - decay) * g[i] * g[i];
-        g[i] = moved != 0 ? g[i] + lambda / sqrtf(square[i] + 1e-7f) * g[i] * g[i] * moved : g[i];
+        float scale = lambda;
+        if (square != NULL) {
+            square[i] = decay * square[i] + (1 - decay) * g[i] * g[i];
+            scale = lambda / sqrtf(square[i] + 1e-7f);
+        }
+        g[i] = moved != 0 ? g[i] + scale * g[i] * g[i] * moved : g[i];
     }
 }
 
 static en_status dc_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    dc_asgd *self = state;
+    uint64_t *has_mean_square = state;
     const bool is_adaptive = store->num(store, "adaptive") != 0;
-    const float lambda = (float)store->num(store, is_adaptive ? "lambda0" : "lambda");
+    const float lambda = (float)store->num(store, is_adaptive ? "lambda0" : "lambda"),
+                decay = (float)store->num(store, "decay");
+    if (lambda == 0) return step_with(store, part, msg, 1);
     const float *backup = store->peer(store, part, msg->src, BACKUP);
     float *square = is_adaptive ? store->peer(store, part, 0, MEAN_SQUARE) : NULL;
     if (backup == NULL || (is_adaptive && square == NULL)) return EN_ENOMEM;
-    if (is_adaptive && !self->has_mean_square) memset(square, 0, part->count * sizeof *square);
-    self->has_mean_square = is_adaptive;
-    if (lambda != 0 && is_adaptive)
-        correct_adaptively(msg->data, part->w, backup, square, part->count, lambda,
-                           (float)store->num(store, "decay"));
-    else if (lambda != 0)
-        correct(msg->data, part->w, backup, part->count, lambda);
+    if (is_adaptive && !*has_mean_square) memset(square, 0, part->count * sizeof *square);
+    *has_mean_square = is_adaptive;
+    correct(msg->data, part->w, backup, square, part->count, lambda, decay);
     return step_with(store, part, msg, 1);
 }
 
@@ -260,11 +235,10 @@ static const en_strategy dc_table = {
     ASYNCHRONOUS,
     .name = "dc-asgd",
     .help = "delay-compensated ASGD: ps-async that corrects a gradient by the way the weights went since",
-    .paper = "Zheng'17 (ICML), asynchronous stochastic gradient descent with delay compensation, eq. 10, "
-             "alg. 1, 2",
+    .paper = "Zheng'17 (ICML), asynchronous SGD with delay compensation, eq. 10, alg. 1 and 2",
     .flags = EN_STORE_ON_SERVERS,
     .peer_vecs = DC_VECS,
-    .partition_state = sizeof(dc_asgd),
+    .partition_state = sizeof(uint64_t),
     .options = dc_options,
     .theory = async_theory,
     .on_push = dc_push,
@@ -275,12 +249,10 @@ static const en_strategy dc_table = {
 static const en_strategy softsync_table = {
     ASYNCHRONOUS,
     .name = "softsync",
-    .help =
-        "staleness-aware ASGD: a step on every floor(W / splits) gradients, each at its rate over its delay",
-    .paper = "Zhang, Gupta, Lian & Liu, IJCAI'16, staleness-aware async-SGD for distributed deep learning "
-             "(n-softsync)",
+    .help = "staleness-aware ASGD: a step on every floor(W / splits) gradients, each over its delay",
+    .paper = "Zhang'16 (IJCAI), staleness-aware async-SGD for distributed deep learning, n-softsync",
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
-    .partition_state = sizeof(softsync),
+    .partition_state = sizeof(uint64_t),
     .options = softsync_options,
     .next = &dc_table,
     .open = softsync_open,
@@ -293,9 +265,7 @@ static const en_strategy delay_adaptive = {
     ASYNCHRONOUS,
     .name = "delay-adaptive",
     .help = "delay-adaptive ASGD: ps-async whose rate shrinks by W / delay for gradients older than W steps",
-    .paper =
-        "Mishchenko'22, asynchronous SGD beats minibatch SGD under arbitrary delays; Koloskova'22, sharper "
-        "convergence guarantees for asynchronous SGD (both NeurIPS)",
+    .paper = "Mishchenko'22, asynchronous SGD beats minibatch SGD; Koloskova'22 (both NeurIPS)",
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = adaptive_options,
     .next = &softsync_table,
@@ -307,7 +277,7 @@ static const en_strategy ringmaster = {
     ASYNCHRONOUS,
     .name = "ringmaster",
     .help = "Ringmaster ASGD: ps-async that drops gradients with a delay of `threshold` steps or more",
-    .paper = "Maranjyan, Tyurin & Richtarik, ICML'25, Ringmaster ASGD, alg. 4 (without calculation stops)",
+    .paper = "Maranjyan'25 (ICML), Ringmaster ASGD, alg. 4 (without calculation stops)",
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = ringmaster_options,
     .next = &delay_adaptive,

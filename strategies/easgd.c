@@ -23,11 +23,9 @@
 enum { EXCHANGE = 1 };
 
 static const en_option easgd_options[] = {
-    {sizeof(en_option), EN_OPT_REAL, "alpha", "moving rate: how far worker and center go towards each other",
-     0.9, 1e-6, 0.999999, "0.9/W"},
+    {sizeof(en_option), EN_OPT_REAL, "alpha", "moving rate", 0.9, 1e-6, 0.999999, "0.9/W"},
     {sizeof(en_option), EN_OPT_INT, "period", "steps between two exchanges", 10, 1, 1e9, NULL},
-    {sizeof(en_option), EN_OPT_REAL, "momentum", "Nesterov's, of each worker (EAMSGD; the paper has 0.99)", 0,
-     0, 0.999999, NULL},
+    {sizeof(en_option), EN_OPT_REAL, "momentum", "Nesterov's, of a worker (EAMSGD)", 0, 0, 0.999999, NULL},
     {0},
 };
 
@@ -38,10 +36,7 @@ static en_status easgd_open(en_host *host, void *state)
     if (alpha > most && host->world->rank == 0)
         host->log(host, 1,
                   "--strategy=easgd:alpha=%.3g with %d workers is beyond 2 / (W + 1) = %.3g, where exchanges "
-                  "at once "
-                  "overshoot (Zhang'15's bound, (4 - 2 rate) / (4 - rate), is for one at a time); give less, "
-                  "such as "
-                  "0.9/W",
+                  "at once overshoot (Zhang'15: (4 - 2 rate) / (4 - rate) in turn); give less, say 0.9/W",
                   alpha, host->world->nranks, most);
     return EN_OK;
 }
@@ -117,7 +112,7 @@ static const en_strategy easgd = {
     .size = sizeof(en_strategy),
     .name = "easgd",
     .help = "elastic averaging: workers train alone, each tied to a center on the server (EASGD, EAMSGD)",
-    .paper = "Zhang, Choromanska & LeCun'15 (NeurIPS), deep learning with elastic averaging SGD, alg. 1, 2",
+    .paper = "Zhang'15 (NeurIPS), deep learning with elastic averaging SGD, alg. 1 and 2",
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = easgd_options,
     .open = easgd_open,

@@ -26,8 +26,7 @@ enum { AHEAD = 2 }; /* exchanges that are started before the step; each has a ve
 static const char *const inbox[AHEAD] = {"neighbour", "neighbour-2"};
 
 static const en_option gossip_options[] = {
-    {sizeof(en_option), EN_OPT_TEXT, "graph", "who exchanges with whom: ring, complete or exponential", 0, 0,
-     0, "ring"},
+    {sizeof(en_option), EN_OPT_TEXT, "graph", "ring, complete or exponential", 0, 0, 0, "ring"},
     {0},
 };
 
@@ -43,33 +42,35 @@ static int degree(en_host *host)
     return is_graph(host, "ring") && n > 2 ? 2 : n > 1;
 }
 
+static int log2_of(int n)
+{
+    int log = 0;
+    while (2 << log <= n)
+        log++;
+    return log;
+}
+
 /* How far ahead on the circle is the rank to which exchange i of a step goes. */
 static int distance(en_host *host, uint64_t step, int i)
 {
     const int n = host->world->nranks;
-    int levels = 0;
-    if (is_graph(host, "complete")) return i + 1;
-    if (is_graph(host, "ring")) return i == 0 ? 1 : n - 1;
-    while (2 << levels <= n)
-        levels++;
-    return 1 << step % (uint64_t)levels;
+    if (is_graph(host, "exponential")) return 1 << step % (uint64_t)log2_of(n);
+    return i == 0 ? 1 : is_graph(host, "ring") ? n - 1 : i + 1;
 }
 
 static en_status gossip_open(en_host *host, void *state)
 {
     (void)state;
     const int n = host->world->nranks;
-    if (is_graph(host, "exponential") && (n & (n - 1)) != 0) {
-        host->log(host, 0,
-                  "--strategy=d-psgd:graph=exponential with %d workers: it mixes to the mean for a power of "
-                  "two only; "
-                  "give as many workers, or graph=ring",
+    const bool is_exponential = is_graph(host, "exponential");
+    if (is_exponential ? (n & (n - 1)) == 0 : is_graph(host, "ring") || is_graph(host, "complete"))
+        return EN_OK;
+    if (is_exponential)
+        host->log(host, 0, "--strategy=d-psgd:graph=exponential of %d workers: give a power of two, or ring",
                   n);
-        return EN_EINVAL;
-    }
-    if (is_graph(host, "ring") || is_graph(host, "complete") || is_graph(host, "exponential")) return EN_OK;
-    host->log(host, 0, "--strategy=d-psgd:graph=%s is unknown; give ring, complete or exponential",
-              host->text(host, "graph"));
+    else
+        host->log(host, 0, "--strategy=d-psgd:graph=%s is unknown; give ring, complete or exponential",
+                  host->text(host, "graph"));
     return EN_EINVAL;
 }
 
@@ -124,11 +125,9 @@ static int gossip_eval(en_host *host, void *state, const en_bucket *bucket, en_v
 static void gossip_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
-    const int n = host->world->nranks;
-    int width = n > 1;
-    if (is_graph(host, "ring")) width = n / 2;
-    for (int reach = 2; is_graph(host, "exponential") && reach < n; reach *= 2)
-        width++;
+    const int n = host->world->nranks, width = is_graph(host, "ring")          ? n / 2
+                                               : is_graph(host, "exponential") ? log2_of(n)
+                                                                               : n > 1;
     theory_out->sent = theory_out->recv = degree(host);
     theory_out->max_clocks_behind = width;
     theory_out->staleness = -1; /* no gradient is stale: the ranks' models differ instead */
@@ -138,11 +137,8 @@ static const en_strategy d_psgd = {
     .abi = EN_STRATEGY_ABI,
     .size = sizeof(en_strategy),
     .name = "d-psgd",
-    .help = "decentralized SGD (gossip): ranks mix their weights with their neighbours', and step on their "
-            "own gradient",
-    .paper = "Lian'17 (NeurIPS), can decentralized algorithms outperform centralized algorithms, alg. 1; "
-             "Assran'19, "
-             "Ying'21 (exponential graph)",
+    .help = "decentralized SGD (gossip): ranks mix their weights with their neighbours'",
+    .paper = "Lian'17 (NeurIPS), decentralized parallel SGD, alg. 1; Assran'19, Ying'21 (exponential)",
     .flags = EN_SYNCHRONOUS,
     .options = gossip_options,
     .open = gossip_open,

@@ -21,53 +21,42 @@
 
 #include "entrain/strategy.h"
 
-#define STEPS_OPTION(name, text, default_steps, least)                                                       \
-    {                                                                                                        \
-        sizeof(en_option), EN_OPT_INT, name, text, default_steps, least, 1e9, NULL                           \
-    }
+/* ---- a step of an island, and an agreement ---------------------------------------------------------------- */
 
-/* ---- what all have in common ------------------------------------------------------------------------------ */
-
-/* `period` 0: never. */
-static bool is_due(const en_bucket *bucket, uint64_t period)
-{
-    return period > 0 && (bucket->step + 1) % period == 0;
-}
-
-/* Starts while backward still computes the gradients of earlier layers. */
-static en_status island_submit(en_host *host, const en_bucket *bucket, en_req *req, bool is_alone)
-{
-    if (is_alone) return host->step(host, bucket);
-    req[0] = host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad);
-    return EN_OK;
-}
-
-static en_status island_finish(en_host *host, const en_bucket *bucket, const en_req *req, bool is_alone)
-{
-    if (is_alone) return EN_OK;
-    en_status status = host->wait(host, req[0]);
-    return status == EN_OK ? host->step(host, bucket) : status;
-}
+/* Starts what all ranks agree by; NULL: nothing is due. */
+typedef en_req (*agreement)(en_host *, const en_bucket *);
 
 static en_req mean_of_weights(en_host *host, const en_bucket *bucket)
 {
     return host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param);
 }
 
-/* The next two: a step of the island, and if it is due the mean of all weights. */
-static en_status average_submit(en_host *host, const en_bucket *bucket, en_req *req, bool is_alone, bool due)
+/* `period` 0: never. */
+static bool is_due(const en_bucket *bucket, double period)
 {
-    en_status status = island_submit(host, bucket, req, is_alone);
-    if (status == EN_OK && is_alone && due) req[1] = mean_of_weights(host, bucket);
+    return period > 0 && (bucket->step + 1) % (uint64_t)period == 0;
+}
+
+/* Starts while backward still computes the gradients of earlier layers. */
+static en_status island_submit(en_host *host, const en_bucket *bucket, en_req *req, bool is_alone,
+                               agreement begin)
+{
+    if (!is_alone) {
+        req[0] = host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad);
+        return EN_OK;
+    }
+    en_status status = host->step(host, bucket);
+    if (status == EN_OK && begin != NULL) req[1] = begin(host, bucket);
     return status;
 }
 
-static en_status average_finish(en_host *host, const en_bucket *bucket, const en_req *req, bool is_alone,
-                                bool due)
+static en_status island_finish(en_host *host, const en_bucket *bucket, const en_req *req, bool is_alone,
+                               agreement begin)
 {
-    en_status status = island_finish(host, bucket, req, is_alone);
-    if (status != EN_OK || !due) return status;
-    return host->wait(host, is_alone ? req[1] : mean_of_weights(host, bucket));
+    en_status status = is_alone ? EN_OK : host->wait(host, req[0]);
+    if (status == EN_OK && !is_alone) status = host->step(host, bucket);
+    if (status != EN_OK || begin == NULL) return status;
+    return host->wait(host, is_alone ? req[1] : begin(host, bucket));
 }
 
 /* Between two agreements no rank has the paper's model, which is the mean of all. */
@@ -89,42 +78,35 @@ static void promise(en_theory *theory_out, double sent, double period)
 /* Post-local: in the first `start` steps the weights are averaged after every step, and then as counted from the first one, as
  * in the authors' code (epfml/LocalSGD-Code, optim/local_sgd.py, read). For period 1 that is the step of ring but for rounding,
  * with momentum too, since momentum is linear. */
-typedef struct local_sgd {
-    uint64_t steps;
-} local_sgd;
-
 static const en_option local_options[] = {
-    STEPS_OPTION("period", "steps between two averagings of all weights", 8, 1),
-    STEPS_OPTION("start", "steps at first that are averaged one by one (post-local SGD)", 0, 0),
+    {sizeof(en_option), EN_OPT_INT, "period", "steps between two averagings of all weights", 8, 1, 1e9, NULL},
+    {sizeof(en_option), EN_OPT_INT, "start", "steps at first that are averaged one by one (post-local SGD)",
+     0, 0, 1e9, NULL},
     {0},
 };
-
-static bool local_is_due(en_host *host, const en_bucket *bucket)
-{
-    return (double)bucket->step < host->num(host, "start") ||
-           is_due(bucket, (uint64_t)host->num(host, "period"));
-}
 
 static en_status local_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    return average_submit(host, bucket, req, true, local_is_due(host, bucket));
+    const bool due =
+        (double)bucket->step < host->num(host, "start") || is_due(bucket, host->num(host, "period"));
+    return island_submit(host, bucket, req, true, due ? mean_of_weights : NULL);
 }
 
 static en_status local_after_step(en_host *host, void *state, uint64_t step)
 {
-    local_sgd *self = state;
+    uint64_t *steps = state;
     (void)host;
-    self->steps = step + 1;
+    *steps = step + 1;
     return EN_OK;
 }
 
 /* Over the steps so far; of a run that has not begun, the period's. */
 static void local_theory(en_host *host, void *state, en_theory *theory_out)
 {
-    const local_sgd *self = state;
-    const double period = host->num(host, "period"), steps = (double)self->steps,
-                 start = host->num(host, "start"), first = start < steps ? start : steps;
+    const uint64_t *taken = state;
+    const double period = host->num(host, "period"), steps = (double)*taken, start = host->num(host, "start"),
+                 first = start < steps ? start : steps;
     const double share = steps > 0 ? (first + (steps - first) / period) / steps : 1 / period;
     promise(theory_out, share * host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD), period);
 }
@@ -134,31 +116,28 @@ static void local_theory(en_host *host, void *state, en_theory *theory_out)
 /* So each step stays on fast links, and the model crosses between hosts once in `period` steps; 0: never, and the groups train
  * separately. With one group this is ring, byte for byte; with one rank in each it is local-sgd. */
 static const en_option grouped_options[] = {
-    STEPS_OPTION("period", "steps between two averagings of all groups; 0: none", 8, 0),
+    {sizeof(en_option), EN_OPT_INT, "period", "steps between two averagings of all groups; 0: none", 8, 0,
+     1e9, NULL},
     {0},
 };
 
-/* 0: never, as where there is one group. */
-static uint64_t grouped_period(en_host *host)
+static double grouped_period(en_host *host)
 {
-    return host->world->ngroups > 1 ? (uint64_t)host->num(host, "period") : 0;
-}
-
-static bool is_one_of_many(const en_host *host)
-{
-    return host->world->ngroups > 1 && host->world->ngroup == 1;
+    return host->world->ngroups > 1 ? host->num(host, "period") : 0;
 }
 
 static en_status grouped_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    return average_submit(host, bucket, req, is_one_of_many(host), is_due(bucket, grouped_period(host)));
+    const bool due = is_due(bucket, grouped_period(host));
+    return island_submit(host, bucket, req, host->world->ngroup == 1, due ? mean_of_weights : NULL);
 }
 
 static en_status grouped_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    return average_finish(host, bucket, req, is_one_of_many(host), is_due(bucket, grouped_period(host)));
+    const bool due = is_due(bucket, grouped_period(host));
+    return island_finish(host, bucket, req, host->world->ngroup == 1, due ? mean_of_weights : NULL);
 }
 
 static int grouped_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
@@ -172,8 +151,7 @@ static void grouped_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
     const double inside = host->coll_bytes(host, EN_ALLREDUCE, EN_GROUP),
-                 between = host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD),
-                 period = (double)grouped_period(host);
+                 between = host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD), period = grouped_period(host);
     promise(theory_out, inside + (period > 0 ? between / period : 0), period);
     if (host->world->ngroups <= 1) theory_out->max_clocks_behind = theory_out->staleness = 0;
 }
@@ -207,11 +185,11 @@ typedef struct slowmo {
 } slowmo;
 
 static const en_option slowmo_options[] = {
-    STEPS_OPTION("period", "steps between two agreements", 48, 1),
+    {sizeof(en_option), EN_OPT_INT, "period", "steps between two agreements", 48, 1, 1e9, NULL},
     {sizeof(en_option), EN_OPT_REAL, "beta", "slow momentum", 0.5, 0, 0.999999, NULL},
     {sizeof(en_option), EN_OPT_REAL, "alpha", "slow rate", 1, 1e-6, 1e6, NULL},
-    {sizeof(en_option), EN_OPT_TEXT, "buffer",
-     "keep, average or reset: each rank's optimizer state at an agreement", 0, 0, 0, "keep"},
+    {sizeof(en_option), EN_OPT_TEXT, "buffer", "keep, average or reset: optimizer state at an agreement", 0,
+     0, 0, "keep"},
     {0},
 };
 
@@ -228,7 +206,8 @@ static en_status slowmo_open(en_host *host, void *state)
 static en_status slowmo_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    return average_submit(host, bucket, req, true, is_due(bucket, (uint64_t)host->num(host, "period")));
+    return island_submit(host, bucket, req, true,
+                         is_due(bucket, host->num(host, "period")) ? mean_of_weights : NULL);
 }
 
 /* `param` has the mean. */
@@ -264,9 +243,9 @@ static en_status treat_buffers(en_host *host, slowmo *self, const en_bucket *buc
 static en_status slowmo_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     slowmo *self = state;
-    const bool due = is_due(bucket, (uint64_t)host->num(host, "period"));
-    en_status status = average_finish(host, bucket, req, true, due);
-    if (status != EN_OK || !due) return status;
+    if (!is_due(bucket, host->num(host, "period"))) return EN_OK;
+    en_status status = island_finish(host, bucket, req, true, mean_of_weights);
+    if (status != EN_OK) return status;
     self->now = host->lr(host);
     status = slow_step(host, self, bucket);
     return status == EN_OK ? treat_buffers(host, self, bucket) : status;
@@ -296,7 +275,7 @@ static void slowmo_theory(en_host *host, void *state, en_theory *theory_out)
  * keeps its state. The paper's period is 500. Its islands are clusters: with several groups they are the groups, whose ranks
  * take each step together; with one group each rank is an island. */
 static const en_option diloco_options[] = {
-    STEPS_OPTION("period", "inner steps between two outer ones", 100, 1),
+    {sizeof(en_option), EN_OPT_INT, "period", "inner steps between two outer ones", 100, 1, 1e9, NULL},
     {sizeof(en_option), EN_OPT_REAL, "lr", "rate of the outer step", 0.7, 0, 1e6, NULL},
     {sizeof(en_option), EN_OPT_REAL, "momentum", "of the outer step", 0.9, 0, 0.999999, NULL},
     {sizeof(en_option), EN_OPT_BOOL, "nesterov", "Nesterov's momentum", 1, 0, 1, NULL},
@@ -314,22 +293,20 @@ static en_status diloco_plan(en_host *host, void *state, const en_bucket *bucket
     return outer_plan(host, state, bucket, lo, hi);
 }
 
-static en_status begin_delta(en_host *host, const en_bucket *bucket, en_req *req_out)
+/* A vector that cannot be written fails the hook by itself. */
+static en_req mean_of_deltas(en_host *host, const en_bucket *bucket)
 {
     const en_vec delta = host->vec(host, "delta", bucket);
-    en_status status = host->lin(host, delta, 1, host->vec(host, "start", bucket), 0);
-    if (status == EN_OK) status = host->lin(host, delta, -1, bucket->param, 1);
-    if (status == EN_OK) *req_out = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_DELTA, bucket, delta);
-    return status;
+    (void)host->lin(host, delta, 1, host->vec(host, "start", bucket), 0);
+    (void)host->lin(host, delta, -1, bucket->param, 1);
+    return host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_DELTA, bucket, delta);
 }
 
 static en_status diloco_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    const bool is_alone = diloco_is_alone(host);
-    en_status status = island_submit(host, bucket, req, is_alone);
-    if (status != EN_OK || !is_alone || !is_due(bucket, (uint64_t)host->num(host, "period"))) return status;
-    return begin_delta(host, bucket, &req[1]);
+    const bool due = is_due(bucket, host->num(host, "period"));
+    return island_submit(host, bucket, req, diloco_is_alone(host), due ? mean_of_deltas : NULL);
 }
 
 static en_status outer_step(en_host *host, const en_bucket *bucket)
@@ -347,13 +324,9 @@ static en_status outer_step(en_host *host, const en_bucket *bucket)
 static en_status diloco_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    const bool is_alone = diloco_is_alone(host);
-    en_req averaging = req[1];
-    en_status status = island_finish(host, bucket, req, is_alone);
-    if (status != EN_OK || !is_due(bucket, (uint64_t)host->num(host, "period"))) return status;
-    if (!is_alone) status = begin_delta(host, bucket, &averaging);
-    if (status == EN_OK) status = host->wait(host, averaging);
-    return status == EN_OK ? outer_step(host, bucket) : status;
+    const bool due = is_due(bucket, host->num(host, "period"));
+    en_status status = island_finish(host, bucket, req, diloco_is_alone(host), due ? mean_of_deltas : NULL);
+    return status == EN_OK && due ? outer_step(host, bucket) : status;
 }
 
 static void diloco_theory(en_host *host, void *state, en_theory *theory_out)
@@ -371,8 +344,7 @@ static void diloco_theory(en_host *host, void *state, en_theory *theory_out)
 static const en_strategy diloco = {
     LOCAL,
     .name = "diloco",
-    .help =
-        "DiLoCo: ranks or groups train alone; every period steps an outer Nesterov step on their mean change",
+    .help = "DiLoCo: ranks or groups train alone; every period steps an outer Nesterov step",
     .paper = "Douillard'23, DiLoCo: distributed low-communication training of language models, alg. 1",
     .flags = EN_USES_GROUPS,
     .options = diloco_options,
@@ -387,7 +359,7 @@ static const en_strategy slowmo_table = {
     LOCAL,
     .name = "slowmo",
     .help = "SlowMo (BMUF): local SGD with a slow momentum over its averagings",
-    .paper = "Wang, Tantia, Ballas & Rabbat'20 (ICLR), SlowMo: slow momentum, alg. 1; Chen & Huo'16, BMUF",
+    .paper = "Wang'20 (ICLR), SlowMo, alg. 1; Chen & Huo'16, BMUF",
     .state = sizeof(slowmo),
     .options = slowmo_options,
     .next = &diloco,
@@ -418,11 +390,9 @@ static const en_strategy grouped = {
 static const en_strategy local_table = {
     LOCAL,
     .name = "local-sgd",
-    .help =
-        "local SGD: ranks train alone; every period steps their weights are averaged (start: post-local SGD)",
-    .paper = "Stich'19 (ICLR), local SGD converges fast and communicates little, alg. 1; Lin'20 (ICLR), "
-             "post-local SGD",
-    .state = sizeof(local_sgd),
+    .help = "local SGD, post-local SGD: ranks train alone; every period steps their weights are averaged",
+    .paper = "Stich'19 (ICLR), local SGD converges fast, alg. 1; Lin'20 (ICLR), post-local SGD",
+    .state = sizeof(uint64_t),
     .options = local_options,
     .next = &grouped,
     .submit = local_submit,

@@ -89,11 +89,12 @@ en_status eni_launcher_choose_address(eni_launcher *l)
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
     const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
-    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
-        return eni_fail(EN_EINVAL, "launch",
-                        "%s keeps no state on a server: omit --servers, --server-restarts and "
-                        "--server-timeout",
-                        strategy->name);
+    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0 || c->record_order))
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "%s keeps no state on a server: omit --servers, --server-restarts, --server-timeout and "
+            "--record-order",
+            strategy->name);
     if (c->server_restarts > 0 && c->server_timeout_ns == 0)
         return eni_fail(
             EN_EINVAL, "launch",

@@ -226,6 +226,7 @@ void eni_host_close(eni_host *host)
     if (host == NULL) return;
     for (int i = 0; i < ENI_HOST_REQUESTS / ENI_HOST_BLOCK; i++)
         eni_free(host->requests.block[i]);
+    eni_free(host->unsent.req);
     eni_free(host->of);
     eni_free(host->buckets);
     eni_free(host->state);

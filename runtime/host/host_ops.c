@@ -510,6 +510,13 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
+    const int self = host->config.world.rank;
+    if (in == out && to != self && from != self) {
+        eni_host_misuse(host, "called sendrecv to receive into the vector of bucket %u that it sends",
+                        bucket->id);
+        host->hook.verdict = EN_EINVAL;
+        return REQUEST_REFUSED;
+    }
     const int who = find_group(host, EN_WORLD);
     if (who == NONE || !is_in_arena(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
@@ -573,6 +580,10 @@ static bool delay_call(eni_host *host, eni_request *r)
     if (before == NULL) return false;
     r->failed = before->failed;
     if (r->failed != EN_OK) return true; /* never sent */
+    if (host->unsent.req == NULL)
+        host->unsent.req = eni_alloc_array(ENI_HOST_REQUESTS, sizeof *host->unsent.req);
+    r->failed = host->unsent.req == NULL ? EN_ENOMEM : EN_OK;
+    if (r->failed != EN_OK) return true;
     r->is_unsent = true;
     r->after = before->id;
     host->unsent.req[host->unsent.end++ % ENI_HOST_REQUESTS] = r->id;

@@ -20,7 +20,7 @@
 #include "core/clock.h"
 #include "runtime/host/host.h"
 
-enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 64, ENI_HOST_NAME = 48, ENI_HOST_FENCE = 4 };
+enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 8, ENI_HOST_NAME = 48, ENI_HOST_FENCE = 4 };
 #define ENI_HOST_FENCED UINT64_C(0x5ea1ed5ea1ed5ea1)
 
 typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL, REQ_GPU } eni_request_kind;
@@ -71,7 +71,7 @@ typedef struct eni_host_requests {
 
 /* Calls that are not sent yet: req[begin % ..] up to end. */
 typedef struct eni_host_unsent {
-    en_req req[ENI_HOST_REQUESTS];
+    en_req *req; /* (ENI_HOST_REQUESTS), made when first used */
     uint64_t begin, end;
 } eni_host_unsent;
 

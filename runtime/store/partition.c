@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -32,7 +33,7 @@ eni_version_buffer *eni_version_buffer_new(uint64_t count)
     eni_version_buffer *buffer = eni_alloc(sizeof *buffer);
     if (buffer == NULL) return NULL;
     atomic_init(&buffer->holders, 1);
-    buffer->data = eni_alloc_array(count, sizeof(float));
+    buffer->data = eni_alloc_array(count + ENI_CANARY, sizeof(float));
     if (buffer->data != NULL) return buffer;
     eni_free(buffer);
     return NULL;
@@ -80,7 +81,7 @@ en_status eni_partition_own(eni_store *store, eni_partition *part)
     if (part->buffer == NULL || !is_acquired(part->buffer)) return EN_OK;
     eni_version_buffer *spare = take_spare(part);
     if (spare == NULL) return EN_ENOMEM;
-    memcpy(spare->data, part->pub.w, part->pub.count * sizeof(float));
+    memcpy(spare->data, part->pub.w, (part->pub.count + ENI_CANARY) * sizeof(float));
     spare->next = part->buffer;
     part->buffer = spare;
     part->pub.w = spare->data;
@@ -111,6 +112,20 @@ static bool comes_before(const eni_call *a, const eni_call *b)
     return a->msg.clock < b->msg.clock;
 }
 
+/* Behind every contribution that does not come after this one. */
+static uint32_t place_of(const eni_partition *part, const eni_call *call)
+{
+    uint32_t lo = 0, hi = part->nstaged;
+    while (lo < hi) {
+        const uint32_t mid = (lo + hi) / 2;
+        if (comes_before(call, part->staged[mid]))
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
     if (call->msg.data == NULL)
@@ -118,9 +133,9 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
                         store->config.strategy->name);
     EN_TRY(
         eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
-    uint32_t at = part->nstaged++;
-    for (; at > 0 && comes_before(call, part->staged[at - 1]); at--)
-        part->staged[at] = part->staged[at - 1];
+    uint32_t at = part->nstaged; /* most come in order */
+    if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
+    memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
     part->staged[at] = call;
     call->weight = store->last_weight = weight;
     call->is_staged = call->was_absorbed = true;
@@ -158,6 +173,7 @@ static void unstage_all(eni_store *store, eni_partition *part, en_status status)
     }
     part->nstaged = 0;
     part->pub.pending = 0;
+    if (status != EN_OK) part->held.has_errors = true;
 }
 
 en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied)
@@ -299,6 +315,22 @@ void eni_partition_recount(const eni_store *store, eni_partition *part)
             part->pub.min_clock = dedupe->clock;
             part->nmin = 0;
         }
+        part->nmin += dedupe->clock == part->pub.min_clock;
+    }
+}
+
+void eni_partition_count_member(const eni_store *store, eni_partition *part, int32_t who)
+{
+    const eni_dedupe *dedupe = &part->dedupe[who];
+    const bool is_active = store->client[who].presence == ENI_ACTIVE;
+    part->pub.nclients = store->nactive;
+    if (!is_active) {
+        part->nstarted -= dedupe->pushes > 0;
+        if (dedupe->clock == part->pub.min_clock && --part->nmin == 0) eni_partition_recount(store, part);
+    } else if (dedupe->clock < part->pub.min_clock) {
+        part->pub.min_clock = dedupe->clock;
+        part->nmin = 1;
+    } else {
         part->nmin += dedupe->clock == part->pub.min_clock;
     }
 }

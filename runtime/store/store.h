@@ -68,7 +68,7 @@ typedef struct eni_store eni_store;
 typedef struct eni_version_buffer eni_version_buffer; /* weights of one version */
 
 /* Selects the pushes after which the store checks whether on_push has written weights without touch, or made
- * them infinite or NaN. A check costs a pass over the partition before and after. FIRST: the first 100 pushes
+ * them infinite or NaN. ALL also has a canary behind the weights, and behind payloads with room for one. A check costs a pass over the partition before and after. FIRST: the first 100 pushes
  * of each partition, and every 1,000th. */
 typedef enum eni_store_watch { ENI_WATCH_NONE, ENI_WATCH_FIRST, ENI_WATCH_ALL } eni_store_watch;
 
@@ -106,8 +106,9 @@ typedef struct eni_store_config {
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 enum {
-    ENI_PAYLOAD_BORROWED = 1, /* the client's memory: it may change once the call is answered */
-    ENI_PAYLOAD_READ_ONLY = 2 /* mapped without write access: copied before hooks that may edit see it */
+    ENI_PAYLOAD_BORROWED = 1,  /* the client's memory: it may change once the call is answered */
+    ENI_PAYLOAD_READ_ONLY = 2, /* mapped without write access: copied before hooks that may edit see it */
+    ENI_PAYLOAD_HAS_ROOM = 4   /* for a canary (core/canary.h) behind its elements */
 };
 
 /* Float32 that an event brings. `release(owner)` is called exactly once, when the store no longer reads it;

@@ -20,13 +20,13 @@ static const hand_trace traces[] = {
      {1, 3, 1, 1, 2, 2},
      TWO(0, 0, 1, 0, 0) TWO(1, 2, 3, -0.5, -1.5) TWO(2, 4, 5, -1.5, -1.5),
      -2.5},
-    /* post-local: the mean after step 0, then after steps 1 and 3 */
+    /* post-local: the mean after step 0, then after steps 2, 5, .., counted from the first of all */
     {"local-sgd",
-     "period=2,start=1",
+     "period=3,start=1",
      2,
-     {1, 3, 0, 4, 0, 2, 0, 0},
-     TWO(0, 0, 1, 0, 0) TWO(1, 2, 3, -1, -1) TWO(2, 4, 5, -2, -2) TWO(3, 6, 7, -2, -3),
-     -2.5},
+     {1, 3, 0, 4, 0, 0, 0, 0},
+     TWO(0, 0, 1, 0, 0) TWO(1, 2, 3, -1, -1) TWO(2, 4, 5, -1, -3) TWO(3, 6, 7, -2, -2),
+     -2},
     /* means -1, -1.5, -3; u: 2, 2, 3 */
     {"slowmo",
      "period=1,beta=0.5",

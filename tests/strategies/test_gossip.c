@@ -236,8 +236,8 @@ static void graphs_that_the_world_does_not_allow(void **state)
     static const struct {
         const char *spec, *says;
         int nranks;
-    } of[] = {{"d-psgd:graph=exponential", "with 3 workers", 3},
-              {"d-psgd:graph=exponential", "with 5 workers", 5},
+    } of[] = {{"d-psgd:graph=exponential", "of 3 workers", 3},
+              {"d-psgd:graph=exponential", "of 5 workers", 5},
               {"d-psgd:graph=star", "graph=star is unknown", 4}};
     eni_log_set_sink(listen_to, NULL);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {

@@ -367,6 +367,8 @@ static void test_commands(void **state)
 {
     (void)state;
     write_text("plain", "x");
+    write_text("empty", "");
+    write_text("short", "0.1\n0.2\n");
     assert_int_equal(mkdir(at("empty-folder"), 0700), 0);
     static const bad_case cases[] = {
         {"entrain", "rum", {"rum", "run", "--help"}},
@@ -402,6 +404,36 @@ static void test_commands(void **state)
         {"entrain", "sim --model=mlp --device=cuda --data=synthetic", {"--device=cuda", "cpu", "ref"}},
         {"entrain", "sim --compute=gauss:1ms", {"--compute", "gauss:1ms", "lognormal:"}},
         {"entrain", "sim --compute=exp:-1ms", {"--compute", "exp:-1ms", "exp:10ms"}},
+        {"entrain", "sim --compute=lognorml:1ms,1", {"--compute", "lognorml:1ms,1", "lognormal:10ms,0.5"}},
+        {"entrain",
+         "sim --compute=lognormal:1ms,inf",
+         {"--compute", "lognormal:1ms,inf", "sigma of 0 to 10"}},
+        {"entrain", "sim --compute=pareto:nan,3", {"--compute", "pareto:nan,3", "mean of 0 or more"}},
+        {"entrain",
+         "sim -n 3 --compute=0-2=exp:1ms;1=exp:2ms",
+         {"--compute=0-2=exp:1ms", "rank 1", "give it one"}},
+        {"entrain", "sim --compute=trace:~/nowhere", {"--compute", "nowhere"}},
+        {"entrain", "sim --compute=trace:~/empty", {"--compute=trace:", "empty", "0 times"}},
+        {"entrain", "sim -n 4 --compute=~/short", {"--compute=", "short", "2 times for 4", "trace:FILE"}},
+        {"entrain",
+         "sim --straggler=transient:4:2:10",
+         {"--straggler", "transient:4:2:10", "transient:4:0.05:20"}},
+        {"entrain", "sim --straggler=0-1:4,1:3", {"--straggler", "1:3", "rank 1", "once"}},
+        {"entrain", "sim -n 4 --straggler=3-4=rotating:4:10", {"--straggler", "rotating", "0 to 3"}},
+        {"entrain", "run --straggler=rotating:4:10", {"--straggler", "rotating:4:10", "1:3", "entrain sim"}},
+        {"entrain", "run --net=machines=rate:1Gbit", {"--net", "rate:200MB", "entrain sim"}},
+        {"entrain", "sim -n 4 --net=4=rate:1Gbit", {"--net=4=rate:1Gbit", "ranks 0 to 3"}},
+        {"entrain",
+         "sim --net=servers=rate:1Gbit;servers=none",
+         {"--net=", "0 of the servers", "give it one"}},
+        {"entrain", "sim --net=server=rate:1Gbit", {"--net", "server=rate:1Gbit", "servers=.."}},
+        {"entrain", "sim --strategy=ps-async --server-time=20", {"--server-time", "20", "200us"}},
+        {"entrain",
+         "sim --strategy=ps-async --server-time=1=exp:1ms",
+         {"--server-time=1=exp:1ms", "servers 0 to 0", "--shards"}},
+        {"entrain", "sim --strategy=ring --server-time=1ms", {"--server-time=1ms", "ring", "omit"}},
+        {"entrain", "run --server-time=1ms", {"--server-time", "entrain run", "entrain sim"}},
+        {"entrain", "sim --strategy=ps-async -n 20000 --elements=90000000", {"20000", "14400.0 GB", "-n"}},
         {"entrain", "sim -n 2 --compute=0-2=exp:1ms", {"--compute=0-2=exp:1ms", "-n"}},
         {"entrain", "sim --compute=from:~/nowhere", {"--compute", "nowhere/metrics-0.jsonl"}},
         {"entrain", "sim --strategy=ring -n 2000", {"2000", "1024", "ps-async"}},
