@@ -115,8 +115,10 @@ static en_status softsync_open(en_host *host, void *state)
     const bool is_known = strcmp(rate, "staleness") == 0 || strcmp(rate, "none") == 0;
     if (is_known && splits <= workers) return EN_OK;
     if (is_known)
-        host->log(host, 0, "--strategy=softsync:splits=%d with %d workers: a step needs at least one gradient; give 1 to %d",
-                  splits, workers, workers);
+        host->log(
+            host, 0,
+            "--strategy=softsync:splits=%d with %d workers: a step needs at least one gradient; give 1 to %d",
+            splits, workers, workers);
     else
         host->log(host, 0, "--strategy=softsync:rate=%s is unknown; give staleness or none", rate);
     return EN_EINVAL;
