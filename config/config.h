@@ -47,6 +47,7 @@ typedef enum eni_program {
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
     ENI_CONFORM,    /* entrain conform STRATEGY */
+    ENI_RANK,       /* a program of the user's, by entrain/rank.h */
     ENI_PROGRAMS
 } eni_program;
 
@@ -224,7 +225,8 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* positional arguments: `report DIR` */
+    eni_list args;    /* positional arguments: `report DIR` */
+    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */
@@ -283,6 +285,11 @@ int32_t eni_config_ranks(const eni_config *config);
  * shared among the ranks of the host. */
 int eni_config_ndevices(const eni_config *config);
 
+/* The type of activations by --precision, and the flags (EN_OPEN_*) to open a device with. With bf16 a GPU has activations
+ * of that type; a CPU rounds only the factors of products. */
+uint32_t eni_config_dtype(const eni_config *config);
+uint32_t eni_config_open_flags(const eni_config *config);
+
 /* The transform of pixels that the flags give. */
 eni_transform eni_config_transform(const eni_config *config);
 
@@ -290,6 +297,9 @@ eni_transform eni_config_transform(const eni_config *config);
  * only (--out and other targets, --overwrite, --resume, --quiet), so that a run from this file writes elsewhere, and keys
  * without a value. EN_EIO, logged with `name`, if the stream fails. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
+
+/* The same to `dir`/config.yaml. EN_EIO, logged. */
+en_status eni_config_write(const eni_config *config, const char *dir);
 
 /* Prints the keys of `program` with type, default and help, in groups, at most 100 columns wide: the most used ones, or
  * all. */

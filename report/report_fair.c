@@ -470,6 +470,7 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
 {
     char shared[ENI_RULE_TEXT] = "";
     size_t unknown = 0;
+    if (eni_study_is_simulated(study)) return;
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, 0, a);
         int cores = run == NULL ? 0 : cores_of(study, run), workers = 0;

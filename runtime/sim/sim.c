@@ -321,6 +321,13 @@ static void collect_model(eni_sim *sim)
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->means.scratch);
 }
 
+void eni_sim_model(eni_sim *sim, float *flat_out)
+{
+    eni_gradients_await_all(sim); /* the caller may read what gradients change */
+    collect_model(sim);
+    memcpy(flat_out, sim->means.scratch, sim->config->problem->count * sizeof *flat_out);
+}
+
 static en_status evaluate(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
@@ -413,6 +420,7 @@ static en_status sum_up(eni_sim *sim)
         if (sim->stores.all[k].core == NULL) continue; /* the run ended while it was down */
         const eni_store_stats *totals = eni_store_totals(sim->stores.all[k].core);
         out->updates += totals->updates + totals->touches;
+        out->parts += eni_store_nused(sim->stores.all[k].core);
         for (int32_t r = 0; r < sim->nranks; r++)
             EN_TRY(add_client(out, r, eni_store_client(sim->stores.all[k].core, r)));
     }

@@ -114,6 +114,18 @@ typedef struct eni_sim_event {
     double weight; /* TAKEN: with which on_push absorbed it; NAN: it did not */
 } eni_sim_event;
 
+/* A rank has ended a step, as a line of metrics-RANK.jsonl has it (rank/record.h). */
+typedef struct eni_sim_step {
+    struct eni_sim *sim;
+    int32_t rank;
+    uint64_t step, micro_batch; /* its first one */
+    uint64_t samples, nsamples; /* of all ranks after it, as far as this one knows; its own */
+    int64_t begin_ns, end_ns, send_ns, wait_ns, update_ns; /* the rest is computing */
+    uint64_t version, base_version, payload_bytes;
+    double staleness;
+    float lr;
+} eni_sim_step;
+
 enum { ENI_SIM_RANKS_MAX = 1000000 };
 
 /* Pointers are borrowed during the run. Zero is a default where the comment says so. */
@@ -153,6 +165,9 @@ typedef struct eni_sim_config {
     en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);
     void *evaluate_user;
     uint64_t eval_every;
+    /* Called after each step of each rank. Anything but EN_OK ends the run with that status. NULL: nobody records. */
+    en_status (*stepped)(void *user, const eni_sim_step *step);
+    void *stepped_user;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
     const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
     const void *faults_config;           /* for `faults`: an eni_fault_plan of runtime/sim/faults/faults.h */
@@ -173,6 +188,7 @@ typedef struct eni_sim_result {
     int64_t virtual_ns;
     uint64_t events;
     uint64_t updates;                         /* optimizer steps and touches at the stores, per partition */
+    uint64_t parts;                           /* partitions of the stores */
     uint64_t pushes, holds, applied, dropped; /* as above, over all ranks */
     uint64_t clocks_ahead;
     uint64_t sent, recv;
@@ -194,6 +210,9 @@ typedef struct eni_sim_result {
  * different collective calls; EN_EINVAL: a configuration that cannot run; EN_ENOMEM; or what a hook
  * returned. Blocks for as long as the gradients take. */
 en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out);
+
+/* While the run goes on, in `stepped`: the model that `eval` of the strategy names, into flat_out (count). */
+void eni_sim_model(struct eni_sim *sim, float *flat_out);
 
 /* Safe on zeroed memory. */
 void eni_sim_result_fini(eni_sim_result *result);

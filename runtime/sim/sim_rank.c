@@ -233,8 +233,45 @@ static en_status begin_step(eni_sim_rank *rank)
     return eni_host_begin(rank->host, rank->step, rank->nsamples, before);
 }
 
+/* Samples of all ranks after the step, as a worker counts them (rank/step.h). */
+static uint64_t samples_after(eni_sim_rank *rank)
+{
+    eni_sim *sim = rank->sim;
+    const uint64_t round = (uint64_t)sim->nranks * sim->config->accumulate;
+    return sim->claims ? eni_sim_samples_before(sim, rank->first_batch) + rank->nsamples
+                       : eni_sim_samples_before(sim, (rank->step + 1) * round);
+}
+
+/* Has the step recorded, outside of the fiber: `begin` is when it began, `before` what the host had counted then. */
+static void tell_step(eni_sim_rank *rank, int64_t begin, const eni_host_counters *before, uint64_t bytes)
+{
+    eni_host_counters now;
+    eni_host_count(rank->host, &now);
+    rank->done = (eni_sim_step){.sim = rank->sim,
+                                .rank = rank->world.rank,
+                                .step = rank->step,
+                                .micro_batch = rank->first_batch,
+                                .samples = samples_after(rank),
+                                .nsamples = rank->nsamples,
+                                .begin_ns = begin,
+                                .end_ns = rank->sim->queue.now_ns,
+                                .send_ns = now.send_ns - before->send_ns,
+                                .wait_ns = now.wait_ns - before->wait_ns,
+                                .update_ns = now.update_ns - before->update_ns,
+                                .version = now.version,
+                                .base_version = now.base_version,
+                                .payload_bytes = rank->result->sent + rank->result->recv - bytes,
+                                .staleness = now.staleness,
+                                .lr = now.lr};
+    ask(rank, ENI_ASKS_RECORD);
+}
+
 static en_status take_step(eni_sim_rank *rank)
 {
+    const int64_t begin = rank->sim->queue.now_ns;
+    const uint64_t bytes = rank->result->sent + rank->result->recv;
+    eni_host_counters before;
+    eni_host_count(rank->host, &before);
     eni_sim_log(rank->sim, (eni_sim_event){.type = ENI_SIM_STEP,
                                            .rank = rank->world.rank,
                                            .clock = rank->step,
@@ -243,6 +280,7 @@ static en_status take_step(eni_sim_rank *rank)
     ask(rank, ENI_ASKS_GRADIENT);
     EN_TRY(backward(rank));
     EN_TRY(eni_host_finish(rank->host));
+    if (rank->sim->config->stepped != NULL) tell_step(rank, begin, &before, bytes);
     rank->result->steps = ++rank->step;
     return EN_OK;
 }

@@ -51,7 +51,7 @@ typedef struct eni_sim_job {
 } eni_sim_job;
 
 /* Why a fiber leaves, besides to wait: the scheduler's stack is large enough to compute on. */
-enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT };
+enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT, ENI_ASKS_RECORD };
 
 struct eni_sim_rank {
     eni_sim *sim;
@@ -69,6 +69,7 @@ struct eni_sim_rank {
     int asks;                       /* ENI_ASKS_* */
     bool is_computing;              /* its gradient has begun, and was not awaited yet */
     eni_sim_job job;
+    eni_sim_step done; /* ENI_ASKS_RECORD */
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: not waiting */
 
