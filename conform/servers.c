@@ -178,8 +178,8 @@ static void dc_push(eni_paper *p, int r)
     eni_paper_worker *worker = &p->worker[r];
     eni_paper_vec d;
     const bool is_adaptive = eni_paper_num(p, "adaptive", 0) != 0;
-    const double lambda0 = eni_paper_num(p, "lambda", is_adaptive ? 2 : 0.04),
-                 decay = eni_paper_num(p, "decay", 0.95);
+    const double lambda0 = is_adaptive ? eni_paper_num(p, "lambda0", 2) : eni_paper_num(p, "lambda", 0.04);
+    const double decay = eni_paper_num(p, "decay", 0.95);
     for (uint64_t e = 0; e < p->n; e++) {
         const double g = worker->g[e];
         p->own[e] = decay * p->own[e] + (1 - decay) * g * g;
@@ -242,16 +242,18 @@ const eni_reference eni_paper_servers[] = {
      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_HOSTS, .push = hierarchical_push,
      .gone = hierarchical_gone},
     {"ringmaster", "Maranjyan'25, alg. 4 (without calculation stops)",
-     OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=inf"), .push = ringmaster_push},
+     OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=W", "threshold=inf"),
+     .push = ringmaster_push},
     {"delay-adaptive", "Koloskova'22, delay-adaptive rate; Mishchenko'22",
      OPTIONS("", "power=0", "power=1", "power=2"), .push = adaptive_push},
     {"softsync", "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
      OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"), .least_ranks = 2,
      .push = softsync_push, .gone = softsync_gone},
-    {"dc-asgd", "Zheng'17, eq. 10, alg. 1 and 2", OPTIONS("", "lambda=0", "lambda=1", "adaptive=on"),
+    {"dc-asgd", "Zheng'17, eq. 10, alg. 1 and 2",
+     OPTIONS("", "lambda=0", "lambda=1", "adaptive=on", "adaptive,lambda0=0.5,decay=0.8"),
      .flags = ENI_PAPER_SCHEDULE, .push = dc_push},
     {"easgd", "Zhang'15, alg. 1 and 2 (EAMSGD)",
-     OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5", "period=2,alpha=0.1,momentum=0.5"),
+     OPTIONS("", "period=1", "period=3,alpha=0.5/W", "period=4,alpha=0.5", "period=2,alpha=0.1,momentum=0.5"),
      .flags = ENI_PAPER_SCHEDULE, .rounding = 8, .calls = easgd_calls, .push = easgd_push,
      .finish = easgd_finish},
     {0},
