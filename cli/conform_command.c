@@ -32,6 +32,10 @@ static void report(const outcome *o)
                " weight vectors as in %s; largest difference "
                "of weights %.1e\n",
                o->schedules, j->decisions, j->vectors, o->config.reference->source, j->worst);
+        if (j->defaults > 0)
+            printf("  %" PRIu64
+                   " schedules with its default options only: it does not take those of the reference\n",
+                   j->defaults);
         return;
     }
     printf("is not %s, %s\n  %s\n", o->config.reference->name, o->config.reference->source, o->schedule);
@@ -82,21 +86,19 @@ static en_status try_schedules(outcome *o, const eni_config *c)
 
 /* ---- what is compared with what ---- */
 
-static void name_references(char *text_out, size_t bytes)
+static void name_references(const eni_reference *r, char *text, size_t bytes)
 {
-    const eni_reference *const *families[] = {eni_paper_servers, eni_paper_rounds};
-    size_t n = 0;
-    for (int f = 0; f < 2; f++)
-        for (int i = 0; families[f][i] != NULL && n < bytes; i++)
-            n += (size_t)snprintf(text_out + n, bytes - n, "%s%s", n > 0 ? ", " : "", families[f][i]->name);
+    for (size_t n = strlen(text); r->name != NULL && n < bytes; r++)
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s", n > 0 ? ", " : "", r->name);
 }
 
 static en_status find_reference(const char *name, const char *flag, const eni_reference **reference_out)
 {
-    char all[400];
+    char all[400] = "";
     *reference_out = eni_reference_find(name);
     if (*reference_out != NULL) return EN_OK;
-    name_references(all, sizeof all);
+    name_references(eni_paper_servers, all, sizeof all);
+    name_references(eni_paper_rounds, all, sizeof all);
     return eni_fail(EN_EINVAL, "conform", "%s\"%.80s\" has no reference; those that have one are %s%s", flag,
                     name, all, flag[0] == '\0' ? "; name one with --as" : "");
 }

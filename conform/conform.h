@@ -45,6 +45,7 @@ typedef struct eni_judgement {
     bool agrees;
     uint64_t decisions, vectors; /* compared so far, over all runs that were judged into it */
     double worst;                /* the largest difference of weights, relative to 1 or the weight */
+    uint64_t defaults; /* schedules whose options the plugin does not take: run with its own defaults */
     /* The first difference in the order of the log, unless it agrees. */
     uint64_t event;
     char finding[ENI_FINDING_TEXT];

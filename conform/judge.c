@@ -23,8 +23,8 @@ typedef struct partition {
     uint64_t lo;   /* its first element */
     bool is_over;  /* a difference was found: what follows it proves nothing */
     bool in_step[ENI_PAPER_RANKS];
-    uint32_t called[ENI_PAPER_RANKS];   /* messages in its step */
-    char weighed[ENI_FINDING_TEXT / 2]; /* the first push whose weight is not the paper's */
+    uint32_t called[ENI_PAPER_RANKS];       /* messages in its step */
+    char weighed[ENI_FINDING_TEXT / 2 - 4]; /* the first push whose weight is not the paper's */
 } partition;
 
 /* What the plugin made of an event. */
@@ -93,11 +93,19 @@ __attribute__((format(printf, 3, 4))) static void find(partition *t, uint64_t at
     print_before(t, at);
 }
 
+/* ", delay 5 >= 4": the end of a sentence, or nothing. */
+static const char *because(const char *why, char text_out[ENI_FINDING_TEXT / 2])
+{
+    snprintf(text_out, ENI_FINDING_TEXT / 2, "%s%s", why[0] != '\0' ? ", " : "", why);
+    return text_out;
+}
+
 /* ---- weights ---- */
 
 /* Compares `weights`, the whole vector, with the paper's x. `who`: "rank 2 begins step 5", for people. */
 static void compare(partition *t, uint64_t at, const double *paper, const float *weights, const char *who)
 {
+    char why[ENI_FINDING_TEXT / 2];
     for (uint64_t e = 0; e < t->p.n; e++) {
         const double actual = (double)weights[t->lo + e], scale = fmax(1, fabs(paper[e]));
         const double gap = fabs(actual - paper[e]) / scale;
@@ -105,12 +113,8 @@ static void compare(partition *t, uint64_t at, const double *paper, const float 
             t->out->worst = fmax(t->out->worst, gap);
             continue;
         }
-        find(t, at, "%s with %.8g in element %" PRIu64 " of bucket %u; the paper has %.8g%s%s%s", who, actual,
-             e, t->bucket, paper[e],
-             t->weighed[0] != '\0' ? ", "
-             : t->p.why[0] != '\0' ? ": "
-                                   : "",
-             t->weighed[0] != '\0' ? t->weighed : t->p.why, "");
+        find(t, at, "%s with %.8g in element %" PRIu64 " of bucket %u; the paper has %.8g%s", who, actual, e,
+             t->bucket, paper[e], because(t->weighed[0] != '\0' ? t->weighed : t->p.why, why));
         return;
     }
     t->out->vectors++;
@@ -168,20 +172,30 @@ static const char *list_ranks(uint32_t who, char text_out[64])
     return text_out;
 }
 
-/* The answers and the outcome that follow an event in the log. */
+/* The last event of the log that is part of what a store does with event `at`: its answers, and what a push has made. */
+static uint64_t last_of(const eni_recording *r, uint64_t at)
+{
+    const bool is_push = r->event[at].type == ENI_SIM_PUSH,
+               is_handled = is_push || r->event[at].type == ENI_SIM_FINISHED;
+    uint64_t last = at;
+    while (
+        is_handled && last + 1 < r->nevents && r->event[last].type != ENI_SIM_TAKEN &&
+        (r->event[last + 1].type == ENI_SIM_REPLY || (is_push && r->event[last + 1].type == ENI_SIM_TAKEN)))
+        last++;
+    return last;
+}
+
 static outcome gather(const partition *t, uint64_t at)
 {
     outcome o = {.weight = NAN};
-    for (uint64_t i = at + 1; i < t->r->nevents; i++) {
+    for (uint64_t i = at + 1; i <= last_of(t->r, at); i++) {
         const eni_sim_event *e = &t->r->event[i];
-        if (e->type != ENI_SIM_REPLY && e->type != ENI_SIM_TAKEN) break;
-        if (e->bucket != t->bucket) continue; /* a member event concerns all buckets */
-        if (e->type == ENI_SIM_REPLY) o.answered |= eni_paper_one(e->rank);
-        if (e->type != ENI_SIM_TAKEN) continue;
-        o.is_known = true;
-        o.version = e->version;
-        o.weight = e->weight;
-        break;
+        if (e->bucket != t->bucket) continue; /* FINISHED concerns all buckets */
+        if (e->type == ENI_SIM_REPLY)
+            o.answered |= eni_paper_one(e->rank);
+        else
+            o = (outcome){
+                .answered = o.answered, .is_known = true, .version = e->version, .weight = e->weight};
     }
     return o;
 }
@@ -201,11 +215,10 @@ static void tell(bool is_paper, bool was_kept, bool has_stepped, double weight, 
 
 static void compare_answers(partition *t, uint64_t at, const outcome *o, const char *event)
 {
-    char actual[64], expected[64];
+    char actual[64], expected[64], why[ENI_FINDING_TEXT / 2];
     if (t->is_over || o->answered == t->p.answered) return;
-    find(t, at, "%s: answers %s; the paper answers %s%s%s%s", event, list_ranks(o->answered, actual),
-         list_ranks(t->p.answered, expected), t->p.why[0] != '\0' ? " (" : "", t->p.why,
-         t->p.why[0] != '\0' ? ")" : "");
+    find(t, at, "%s: answers %s; the paper answers %s%s", event, list_ranks(o->answered, actual),
+         list_ranks(t->p.answered, expected), because(t->p.why, why));
 }
 
 static void compare_push(partition *t, uint64_t at, const outcome *o, uint64_t version)
@@ -214,15 +227,14 @@ static void compare_push(partition *t, uint64_t at, const outcome *o, uint64_t v
     const eni_paper *p = &t->p;
     const bool has_stepped = o->version != e->version, must_step = p->version != version;
     const bool was_kept = has_stepped || !isnan(o->weight);
-    char event[96], actual[64], expected[64];
+    char event[96], actual[64], expected[64], why[ENI_FINDING_TEXT / 2];
     snprintf(event, sizeof event,
              "rank %d pushed bucket %u to shard %d at version %" PRIu64 ", base %" PRIu64, e->rank, t->bucket,
              t->shard, e->version, e->base);
     tell(false, was_kept, has_stepped, o->weight, actual);
     tell(true, !p->drops, must_step, p->weight, expected);
     if (o->is_known && (was_kept == p->drops || has_stepped != must_step))
-        find(t, at, "%s: %s; the paper %s%s%s%s", event, actual, expected, p->why[0] != '\0' ? ", " : "",
-             p->why, "");
+        find(t, at, "%s: %s; the paper %s%s", event, actual, expected, because(p->why, why));
     else if (o->is_known && o->version != p->version)
         find(t, at, "%s: makes version %" PRIu64 "; the paper makes %" PRIu64, event, o->version, p->version);
     if (t->weighed[0] == '\0' && was_kept && !isnan(o->weight) && p->weight > 0 &&
@@ -296,7 +308,7 @@ static void judge_server(partition *t)
         t->p.answered = 0;
         t->p.drops = false;
         t->p.weight = 0;
-        if (e->type != ENI_SIM_STEP) t->p.why[0] = '\0';
+        t->p.why[0] = '\0';
         switch (e->type) {
         case ENI_SIM_STEP:
             end_step(t, i, e->rank);
@@ -314,9 +326,7 @@ static void judge_server(partition *t)
         default: continue;
         }
         t->out->decisions += e->type != ENI_SIM_STEP;
-        while (i + 1 < r->nevents &&
-               (r->event[i + 1].type == ENI_SIM_REPLY || r->event[i + 1].type == ENI_SIM_TAKEN))
-            i++;
+        i = last_of(r, i);
     }
     for (int rank = 0; rank < r->nranks && r->has_ended && !t->is_over; rank++)
         end_step(t, r->nevents, rank);

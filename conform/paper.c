@@ -18,8 +18,12 @@ double eni_paper_num(const eni_paper *p, const char *key, double otherwise)
 {
     const char *value = value_of(p->options, key);
     if (value == NULL) return otherwise;
-    const bool is_on = *value == '\0' || strncmp(value, "on", 2) == 0;
-    return is_on ? 1 : strtod(value, NULL);
+    char *unit;
+    double number = strtod(value, &unit);
+    if (unit == value)
+        number = *unit == 'W' || *unit == '\0' || strncmp(value, "on", 2) == 0; /* W; a key alone; on */
+    if (*unit == 'W') return number * p->nranks;
+    return strncmp(unit, "/W", 2) == 0 ? number / p->nranks : number;
 }
 
 bool eni_paper_is(const eni_paper *p, const char *key, const char *text, const char *otherwise)

@@ -87,10 +87,10 @@ struct eni_paper {
     char why[96]; /* the deciding inequality, for people */
 };
 
-/* All references, by address; ends with NULL. */
-extern const eni_reference *const eni_paper_servers[], *const eni_paper_rounds[];
+/* All references; ends with an entry without a name. */
+extern const eni_reference eni_paper_servers[], eni_paper_rounds[];
 
-/* The number of an option; `otherwise` where it was not given. "inf" is a number. is: whether it has that text. */
+/* The number of an option, such as 3, inf, 2W, 0.9/W or on; `otherwise` where it was not given. is: whether it has that text. */
 double eni_paper_num(const eni_paper *p, const char *key, double otherwise);
 bool eni_paper_is(const eni_paper *p, const char *key, const char *text, const char *otherwise);
 

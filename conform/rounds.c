@@ -48,13 +48,6 @@ static void ring_round(eni_paper *p)
         step_along(p, r, eni_paper_all(p));
 }
 
-static const eni_reference ring = {.name = "ring",
-                                   .source =
-                                       "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09",
-                                   .options = OPTIONS(""),
-                                   .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
-                                   .round = ring_round};
-
 /* ---- grouped: x_r -= eta mean of the group's g; every `period` steps x_r = mean of all x (Lin'20, hierarchical local
  * SGD with one local step) ------------------------------------------------------------------------------------ */
 
@@ -65,15 +58,8 @@ static void grouped_round(eni_paper *p)
     if (ends_period(p, steps_of(p), eni_paper_num(p, "period", 8))) average(p);
 }
 
-static const eni_reference grouped = {.name = "grouped",
-                                      .source = "Lin'20, hierarchical local SGD, one step inside a block",
-                                      .options = OPTIONS("", "period=0", "period=1", "period=3", "period=4"),
-                                      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS |
-                                               ENI_PAPER_GROUPS | ENI_PAPER_UNEQUAL,
-                                      .round = grouped_round};
-
-/* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each of the
- * first `start` (Lin'20, post-local SGD; counted as in its authors' code) ------------------------------------------------------------------------ */
+/* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each
+ * of the first `start` (Lin'20, post-local SGD; counted as in the authors' optim/local_sgd.py) -------------------- */
 
 static void local_round(eni_paper *p)
 {
@@ -84,13 +70,6 @@ static void local_round(eni_paper *p)
     snprintf(p->why, sizeof p->why, "step %g ends %s an average", steps - 1, averages ? "with" : "without");
     if (averages) average(p);
 }
-
-static const eni_reference local_sgd = {
-    .name = "local-sgd",
-    .source = "Stich'19, alg. 1; Lin'20, sec. 3 (post-local SGD)",
-    .options = OPTIONS("", "period=1", "period=3", "period=4,start=6", "period=3,start=4"),
-    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
-    .round = local_round};
 
 /* ---- slowmo: tau local steps from x0, then the mean x; u = beta u + (x0 - x) / eta; x0 -= alpha eta u (Wang'20, alg. 1).
  * The workers' own momentum is kept, cleared or averaged (line 2, sec. 2). u: own; x0: before ------------------ */
@@ -134,18 +113,9 @@ static const double *slowmo_model(eni_paper *p)
     return ends_period(p, steps_of(p), slowmo_period(p)) ? p->before : NULL;
 }
 
-static const eni_reference slowmo = {.name = "slowmo",
-                                     .source = "Wang'20, alg. 1",
-                                     .options = OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5",
-                                                        "period=4,beta=0", "period=4,buffer=average",
-                                                        "period=3,buffer=reset"),
-                                     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_ROUNDS,
-                                     .round = slowmo_round,
-                                     .model = slowmo_model};
-
-/* ---- diloco: H inner steps of each island (a group of ranks that average gradients; a rank, where all are in one group) from theta; Delta = theta - mean of the islands'
- * weights; m = momentum m + Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer
- * optimizer as in PyTorch). m: own; theta: before ---------------------------------------------------------------- */
+/* ---- diloco: H inner steps of each island from theta; Delta = theta - mean of the islands' weights; m = momentum m +
+ * Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer optimizer as in PyTorch).
+ * An island is a group of ranks that average gradients, or a rank where all are in one group. m: own; theta: before - */
 
 static double diloco_period(const eni_paper *p)
 {
@@ -178,18 +148,9 @@ static const double *diloco_model(eni_paper *p)
     return ends_period(p, steps_of(p), diloco_period(p)) ? p->before : NULL;
 }
 
-static const eni_reference diloco = {
-    .name = "diloco",
-    .source = "Douillard'23, alg. 1",
-    .options = OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
-                       "period=5,lr=0.4,momentum=0.6"),
-    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS,
-    .round = diloco_round,
-    .model = diloco_model};
-
 /* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both
- * neighbours, 1/2 where they are one; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W) before it (Assran'19, app. A:
- * rank i sends to i + 2^k; Ying'21) ------------------------------------------------------------------------------- */
+ * neighbours, 1/2 where they are one; complete: 1/W; exponential: 1/2 for itself and for the rank 2^(t mod log2 W)
+ * before it (Assran'19, app. A: rank i sends to i + 2^k; Ying'21) ------------------------------------------------- */
 
 /* Adds what x_j brings rank r: W_rj x_j. */
 static void mix(const eni_paper *p, double *x, double weight, const double *from)
@@ -225,13 +186,30 @@ static void dpsgd_round(eni_paper *p)
     }
 }
 
-static const eni_reference d_psgd = {.name = "d-psgd",
-                                     .source = "Lian'17, alg. 1; Assran'19, app. A (exponential)",
-                                     .options =
-                                         OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"),
-                                     .flags = ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS,
-                                     .least_ranks = 2,
-                                     .round = dpsgd_round};
+/* ---- the table ---- */
 
-const eni_reference *const eni_paper_rounds[] = {&ring,   &grouped, &local_sgd, &slowmo,
-                                                 &diloco, &d_psgd,  NULL};
+const eni_reference eni_paper_rounds[] = {
+    {"ring", "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09", OPTIONS(""),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .round = ring_round},
+    {"grouped", "Lin'20, hierarchical local SGD, one step inside a block",
+     OPTIONS("", "period=0", "period=1", "period=3", "period=4"),
+     .flags =
+         ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS | ENI_PAPER_UNEQUAL,
+     .round = grouped_round},
+    {"local-sgd", "Stich'19, alg. 1; Lin'20, sec. 3 (post-local SGD)",
+     OPTIONS("", "period=1", "period=3", "period=4,start=6", "period=3,start=4"),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .round = local_round},
+    {"slowmo", "Wang'20, alg. 1",
+     OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5", "period=4,beta=0",
+             "period=4,buffer=average", "period=3,buffer=reset"),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_ROUNDS, .round = slowmo_round, .model = slowmo_model},
+    {"diloco", "Douillard'23, alg. 1",
+     OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
+             "period=5,lr=0.4,momentum=0.6"),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS,
+     .round = diloco_round, .model = diloco_model},
+    {"d-psgd", "Lian'17, alg. 1; Assran'19, app. A (exponential)",
+     OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"),
+     .flags = ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .least_ranks = 2, .round = dpsgd_round},
+    {0},
+};

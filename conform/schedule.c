@@ -83,24 +83,18 @@ static double between(trial *t, double lo, double hi)
     return lo + (hi - lo) * eni_rng_unit(&t->key, t->drawn++);
 }
 
-/* Whether the strategy declares every key of "key=value,..". */
-static bool knows_keys(const en_strategy *strategy, const char *options)
-{
-    for (const char *at = options; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
-        if (eni_option_find(strategy->options, at, strcspn(at, "=,")) == NULL) return false;
-    return true;
-}
-
-static void draw_options(trial *t, const eni_conform_config *c)
+/* Options that the plugin does not take are left at its defaults, and counted. */
+static void draw_options(trial *t, const eni_conform_config *c, eni_judgement *judgement)
 {
     uint64_t n = 0;
     while (c->reference->options[n] != NULL)
         n++;
-    const char *drawn = c->reference->options[below(t, n)];
-    if (c->options != NULL && c->options[0] != '\0')
-        t->options = t->reference_options = c->options;
-    else
-        t->options = t->reference_options = knows_keys(c->strategy, drawn) ? drawn : "";
+    const char *options = c->reference->options[below(t, n)];
+    const bool is_given = c->options != NULL && c->options[0] != '\0';
+    if (is_given) options = c->options;
+    const bool is_taken = is_given || eni_options_check(c->strategy, options) == EN_OK;
+    judgement->defaults += !is_taken;
+    t->options = t->reference_options = is_taken ? options : "";
     if (c->reference_options != NULL) t->reference_options = c->reference_options;
 }
 
@@ -238,12 +232,12 @@ static void describe(const trial *t, uint64_t seed, char text_out[ENI_SCHEDULE_T
              t->recording.rates.is_nesterov ? " (Nesterov)" : "");
 }
 
-static void draw(trial *t, const eni_conform_config *c)
+static void draw(trial *t, const eni_conform_config *c, eni_judgement *judgement)
 {
     const uint32_t flags = c->strategy->flags;
     const bool has_store = (flags & EN_STORE_ON_SERVERS) != 0;
     eni_recording *r = &t->recording;
-    draw_options(t, c);
+    draw_options(t, c, judgement);
     draw_world(t, c->reference);
     draw_problem(t);
     t->sim = (eni_sim_config){.strategy = c->strategy,
@@ -294,7 +288,7 @@ static en_status run(trial *t, const eni_conform_config *c, uint64_t seed, char 
     eni_options *options = NULL;
     eni_sim_result result;
     eni_recording *r = &t->recording;
-    draw(t, c);
+    draw(t, c, judgement);
     EN_TRY(eni_options_new(c->strategy, t->options, &options));
     t->sim.options = options;
     en_status st = eni_buckets_new(t->tensors, TENSORS, COUNT, CAP_BYTES, &t->buckets);
@@ -335,9 +329,9 @@ en_status eni_conform_run(const eni_conform_config *config, uint64_t seed,
 
 const eni_reference *eni_reference_find(const char *name)
 {
-    const eni_reference *const *families[] = {eni_paper_servers, eni_paper_rounds};
-    for (int f = 0; f < 2; f++)
-        for (int i = 0; families[f][i] != NULL; i++)
-            if (strcmp(families[f][i]->name, name) == 0) return families[f][i];
+    for (const eni_reference *r = eni_paper_servers; r->name != NULL; r++)
+        if (strcmp(r->name, name) == 0) return r;
+    for (const eni_reference *r = eni_paper_rounds; r->name != NULL; r++)
+        if (strcmp(r->name, name) == 0) return r;
     return NULL;
 }

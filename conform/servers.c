@@ -21,12 +21,6 @@ static void async_push(eni_paper *p, int r)
     eni_paper_answer(p, r);
 }
 
-static const eni_reference ps_async = {.name = "ps-async",
-                                       .source = "Dean'12, sec. 4.1 (Downpour SGD)",
-                                       .options = OPTIONS(""),
-                                       .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE,
-                                       .push = async_push};
-
 /* ---- ssp: a worker with c clocks goes on when every other has at least c - s (Ho'13, sec. 3) ------------- */
 
 static uint64_t least_clock(const eni_paper *p)
@@ -63,14 +57,6 @@ static void ssp_gone(eni_paper *p, int r)
     ssp_release(p, eni_paper_num(p, "bound", 3));
 }
 
-static const eni_reference ssp = {.name = "ssp",
-                                  .source =
-                                      "Ho'13, sec. 3 (a read at clock c sees all updates of clocks < c - s)",
-                                  .options = OPTIONS("", "bound=0", "bound=1", "bound=2", "bound=5"),
-                                  .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE,
-                                  .push = ssp_push,
-                                  .gone = ssp_gone};
-
 /* ---- ps-sync: w -= eta mean of all g, once all are there; all go on (Li'14, sec. 3.4; Valiant'90) -------- */
 
 static void sync_step(eni_paper *p, int r)
@@ -94,13 +80,6 @@ static void sync_push(eni_paper *p, int r)
     p->worker[r].waits = true;
     sync_step(p, r);
 }
-
-static const eni_reference ps_sync = {.name = "ps-sync",
-                                      .source = "Li'14, sec. 3.4 (sequential consistency); Valiant'90 (BSP)",
-                                      .options = OPTIONS(""),
-                                      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE,
-                                      .push = sync_push,
-                                      .gone = sync_step};
 
 /* ---- hierarchical: a host's mean gradient is its leader's; then ps-sync, or ssp with a bound (Jiang'20) --- */
 
@@ -131,14 +110,6 @@ static void hierarchical_gone(eni_paper *p, int r)
         ssp_release(p, bound);
 }
 
-static const eni_reference hierarchical = {
-    .name = "hierarchical",
-    .source = "Li'14, sec. 3 (worker groups); Jiang'20, sec. 3 (local aggregation)",
-    .options = OPTIONS("", "", "bound=0", "bound=2"),
-    .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_HOSTS,
-    .push = hierarchical_push,
-    .gone = hierarchical_gone};
-
 /* ---- ringmaster: w -= eta g if delay < R, else g is ignored; its worker goes on from w (Maranjyan'25) ----- */
 
 static void ringmaster_push(eni_paper *p, int r)
@@ -149,12 +120,6 @@ static void ringmaster_push(eni_paper *p, int r)
     if (!p->drops) eni_paper_apply(p, p->worker[r].g, 1, p->worker[r].samples);
     eni_paper_answer(p, r);
 }
-
-static const eni_reference ringmaster = {
-    .name = "ringmaster",
-    .source = "Maranjyan'25, alg. 4 (without calculation stops)",
-    .options = OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=inf"),
-    .push = ringmaster_push};
 
 /* ---- delay-adaptive: eta min(1, W / delay)^power (Koloskova'22: eta while delay <= tau_C, else below 1/(4 L delay);
  * with eta = 1/(4 L tau_C) and W gradients in progress that is power 1) ------------------------------------ */
@@ -167,11 +132,6 @@ static void adaptive_push(eni_paper *p, int r)
     eni_paper_apply(p, p->worker[r].g, weight, p->worker[r].samples);
     eni_paper_answer(p, r);
 }
-
-static const eni_reference delay_adaptive = {.name = "delay-adaptive",
-                                             .source = "Koloskova'22, delay-adaptive rate; Mishchenko'22",
-                                             .options = OPTIONS("", "power=0", "power=1", "power=2"),
-                                             .push = adaptive_push};
 
 /* ---- softsync: w -= eta mean of c = floor(W / splits) gradients as they come, each times 1 / delay if delay > 0; every
  * worker goes on at once (Zhang'16, eq. 3 to 5). What is left when the last worker has ended is a step too (ours) ------ */
@@ -210,14 +170,6 @@ static void softsync_gone(eni_paper *p, int r)
     if (p->ncollected > 0) softsync_step(p);
 }
 
-static const eni_reference softsync = {
-    .name = "softsync",
-    .source = "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
-    .options = OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"),
-    .least_ranks = 2,
-    .push = softsync_push,
-    .gone = softsync_gone};
-
 /* ---- dc-asgd: w -= eta (g + lambda g g (w - bak_r)), bak_r: what worker r was sent (Zheng'17, eq. 10, alg. 1, 2).
  * Adaptive: s = decay s + (1 - decay) g g; lambda = lambda0 / sqrt(s + eps) ---------------------------------- */
 
@@ -226,8 +178,8 @@ static void dc_push(eni_paper *p, int r)
     eni_paper_worker *worker = &p->worker[r];
     eni_paper_vec d;
     const bool is_adaptive = eni_paper_num(p, "adaptive", 0) != 0;
-    const double lambda0 = eni_paper_num(p, "lambda", is_adaptive ? 2 : 0.04),
-                 decay = eni_paper_num(p, "decay", 0.95);
+    const double lambda0 = is_adaptive ? eni_paper_num(p, "lambda0", 2) : eni_paper_num(p, "lambda", 0.04);
+    const double decay = eni_paper_num(p, "decay", 0.95);
     for (uint64_t e = 0; e < p->n; e++) {
         const double g = worker->g[e];
         p->own[e] = decay * p->own[e] + (1 - decay) * g * g;
@@ -238,12 +190,6 @@ static void dc_push(eni_paper *p, int r)
     eni_paper_answer(p, r);
     memcpy(worker->own, p->w, sizeof p->w);
 }
-
-static const eni_reference dc_asgd = {.name = "dc-asgd",
-                                      .source = "Zheng'17, eq. 10, alg. 1 and 2",
-                                      .options = OPTIONS("", "lambda=0", "lambda=1", "adaptive=on"),
-                                      .flags = ENI_PAPER_SCHEDULE,
-                                      .push = dc_push};
 
 /* ---- easgd: if period divides t: d = alpha (x_r - w), x_r -= d, w += d; then v_r = momentum v_r - eta g(x_r + momentum
  * v_r), x_r += v_r, where g was computed before the exchange (Zhang'15, alg. 1 and 2) ------------------------ */
@@ -279,18 +225,36 @@ static void easgd_finish(eni_paper *p, int r)
     }
 }
 
-/* rounding: a worker that is answered with w knows d as alpha / (1 - alpha) (x_r - w), 9 times as rounded for alpha 0.9. */
-static const eni_reference easgd = {.name = "easgd",
-                                    .source = "Zhang'15, alg. 1 and 2 (EAMSGD)",
-                                    .options =
-                                        OPTIONS("", "period=1", "period=3,alpha=0.2", "period=4,alpha=0.5",
-                                                "period=2,alpha=0.1,momentum=0.9"),
-                                    .flags = ENI_PAPER_SCHEDULE,
-                                    .rounding = 8,
-                                    .calls = easgd_calls,
-                                    .push = easgd_push,
-                                    .finish = easgd_finish};
+/* ---- the table ---- */
 
-const eni_reference *const eni_paper_servers[] = {
-    &ps_sync,        &ps_async, &ssp,     &hierarchical, &ringmaster,
-    &delay_adaptive, &softsync, &dc_asgd, &easgd,        NULL};
+/* easgd: a worker that is answered with w knows d as alpha / (1 - alpha) (x_r - w), rounded 9 times as much for alpha 0.9. */
+
+const eni_reference eni_paper_servers[] = {
+    {"ps-sync", "Li'14, sec. 3.4 (sequential consistency); Valiant'90 (BSP)", OPTIONS(""),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .push = sync_push, .gone = sync_step},
+    {"ps-async", "Dean'12, sec. 4.1 (Downpour SGD)", OPTIONS(""),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .push = async_push},
+    {"ssp", "Ho'13, sec. 3 (a read at clock c sees all updates of clocks < c - s)",
+     OPTIONS("", "bound=0", "bound=1", "bound=2", "bound=5"),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .push = ssp_push, .gone = ssp_gone},
+    {"hierarchical", "Li'14, sec. 3 (worker groups); Jiang'20, sec. 3 (local aggregation)",
+     OPTIONS("", "", "bound=0", "bound=2"),
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_HOSTS, .push = hierarchical_push,
+     .gone = hierarchical_gone},
+    {"ringmaster", "Maranjyan'25, alg. 4 (without calculation stops)",
+     OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=W", "threshold=inf"),
+     .push = ringmaster_push},
+    {"delay-adaptive", "Koloskova'22, delay-adaptive rate; Mishchenko'22",
+     OPTIONS("", "power=0", "power=1", "power=2"), .push = adaptive_push},
+    {"softsync", "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
+     OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"), .least_ranks = 2,
+     .push = softsync_push, .gone = softsync_gone},
+    {"dc-asgd", "Zheng'17, eq. 10, alg. 1 and 2",
+     OPTIONS("", "lambda=0", "lambda=1", "adaptive=on", "adaptive,lambda0=0.5,decay=0.8"),
+     .flags = ENI_PAPER_SCHEDULE, .push = dc_push},
+    {"easgd", "Zhang'15, alg. 1 and 2 (EAMSGD)",
+     OPTIONS("", "period=1", "period=3,alpha=0.5/W", "period=4,alpha=0.5", "period=2,alpha=0.1,momentum=0.5"),
+     .flags = ENI_PAPER_SCHEDULE, .rounding = 8, .calls = easgd_calls, .push = easgd_push,
+     .finish = easgd_finish},
+    {0},
+};

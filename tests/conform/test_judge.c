@@ -73,6 +73,11 @@ static const wrong runs[] = {
      FIRST_TWO "step 0 1 2 -0.5; step 1 1 3 -0.5",
      2,
      {"the paper has -0.75", "step 0 ends with an average"}},
+    {"ps-async",
+     "",
+     FIRST_TWO "push 0 0 0; reply 0 1; taken 0 1 1; reply 1 1; gone 0; gone 1",
+     5,
+     {"rank 1 is answered by a timer"}},
     {"ring", "", FIRST_TWO "step 0 1 2 -0.75", 2, {"only 1 of 2 ranks take part in step 1"}},
 };
 

@@ -44,6 +44,7 @@ static void conforms_built_in(void *user, const en_strategy *strategy, const cha
     conforms(strategy->name, NULL, NULL, NULL, &j);
     assert_true(j.agrees);
     assert_true(j.decisions > 1000 && j.vectors > 1000);
+    assert_int_equal(j.defaults, 0);
 }
 
 static void built_in_strategies_are_their_papers(void **state)
