@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "run/rank_groups.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 
 enum { CURVE_POINTS = 48 };
@@ -230,18 +231,17 @@ static en_status resolve_ranks(const eni_config *config)
                                      config->seeds.item[i]);
         }
     for (int i = 0; i < config->straggler.count; i++) {
-        int64_t rank = 0;
-        double factor;
-        eni_straggler_parse(config->straggler.item[i], &rank, &factor);
+        eni_slowdown slow, other;
+        (void)eni_slowdown_read(config->straggler.item[i], &slow);
         for (int j = 0; j < i; j++) {
-            int64_t other = 0;
-            eni_straggler_parse(config->straggler.item[j], &other, &factor);
-            if (other != rank) continue;
+            (void)eni_slowdown_read(config->straggler.item[j], &other);
+            if (slow.kind != other.kind || slow.lo > other.hi || other.lo > slow.hi) continue;
             return eni_config_refuse(
-                "--straggler: \"%s\" names rank %lld again after \"%s\"; give each rank once",
-                config->straggler.item[i], (long long)rank, config->straggler.item[j]);
+                "--straggler: \"%s\" names rank %d again after \"%s\"; give each rank once",
+                config->straggler.item[i], slow.lo > other.lo ? slow.lo : other.lo,
+                config->straggler.item[j]);
         }
-        if (ranks <= 0 || rank < ranks) continue;
+        if (ranks <= 0 || (slow.hi == ENI_SLOW_ALL ? slow.lo : slow.hi) < ranks) continue;
         return eni_config_refuse("--straggler: \"%s\" names a rank outside this run of %lld worker%s; "
                                  "give a rank from 0 to %lld",
                                  config->straggler.item[i], (long long)world, world == 1 ? "" : "s",

@@ -46,6 +46,7 @@ typedef enum eni_program {
     ENI_GPUS,       /* entrain gpus */
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
+    ENI_CONFORM,    /* entrain conform STRATEGY */
     ENI_PROGRAMS
 } eni_program;
 
@@ -166,9 +167,10 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* emulation */
-    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse; in virtual time: eni_slowdown_read */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
-    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse; in virtual time: eni_net_links_read */
+    char *server_time;    /* "200us+1ms/MB": eni_service_split */
 
     /* output */
     int64_t log_every;   /* steps */
@@ -190,10 +192,13 @@ typedef struct eni_config {
     /* entrain sim */
     bool storm;
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
-    int64_t storms;  /* seeds of --storm */
+    int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
     char *replay_order;
+
+    /* entrain conform */
+    char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
@@ -285,6 +290,9 @@ eni_transform eni_config_transform(const eni_config *config);
  * only (--out and other targets, --overwrite, --resume, --quiet), so that a run from this file writes elsewhere, and keys
  * without a value. EN_EIO, logged with `name`, if the stream fails. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
+
+/* The same to `dir`/config.yaml. EN_EIO, logged. */
+en_status eni_config_write(const eni_config *config, const char *dir);
 
 /* Prints the keys of `program` with type, default and help, in groups, at most 100 columns wide: the most used ones, or
  * all. */

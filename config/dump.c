@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -73,6 +74,19 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
     if (fflush(stream) == 0 && !ferror(stream)) return EN_OK;
     return eni_fail(EN_EIO, "config", "cannot write %s: %s; free some space, or write elsewhere", name,
                     strerror(errno));
+}
+
+en_status eni_config_write(const eni_config *config, const char *dir)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%.1024s/config.yaml", dir);
+    FILE *file = eni_file_open(path, "w");
+    if (file == NULL)
+        return eni_fail(EN_EIO, "config", "cannot create %s: %s; choose another --out", path,
+                        strerror(errno));
+    const en_status st = eni_config_dump(config, file, path);
+    if (fclose(file) == 0 || st != EN_OK) return st;
+    return eni_fail(EN_EIO, "config", "cannot write %s: %s", path, strerror(errno));
 }
 
 /* Whether a child of `program` must be passed this value. */

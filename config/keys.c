@@ -9,6 +9,8 @@
 #include "run/device_list.h"
 #include "run/rank_groups.h"
 #include "run/law.h"
+#include "run/net_links.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 
 /* ---- checks of texts: eni_key_check ------------------------------------------------------------------- */
@@ -103,8 +105,17 @@ static const char *check_straggler(const char *text)
 {
     int64_t rank;
     double factor;
+    eni_slowdown slow;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+    return eni_slowdown_read(text, &slow) == NULL
+               ? "RANK:FACTOR, such as 1:3; all other stragglers are for virtual time, `entrain sim`"
+               : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+}
+
+static const char *check_slowdown(const char *text)
+{
+    eni_slowdown slow;
+    return eni_slowdown_read(text, &slow);
 }
 
 static const char *check_visit(const char *text)
@@ -124,7 +135,16 @@ static const char *check_bn_stats(const char *text)
 /* A path, and what a run has left, are read later. */
 static const char *check_compute(const char *text)
 {
-    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+    const bool is_file = strncmp(text, "from:", 5) == 0 || strncmp(text, "trace:", 6) == 0;
+    return is_file || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+}
+
+static const char *check_server_time(const char *text)
+{
+    char law[ENI_LAW_TEXT];
+    double ns_per_byte;
+    const char *expected = eni_service_split(text, law, &ns_per_byte);
+    return expected != NULL || law[0] == '\0' ? expected : eni_law_check(law);
 }
 
 static const char *check_net(const char *text)
@@ -132,6 +152,9 @@ static const char *check_net(const char *text)
     uint64_t rate;
     int64_t delay;
     if (eni_net_parse(text, &rate, &delay)) return NULL;
+    if (eni_net_links_check(text) == NULL)
+        return "one rate and delay for all, such as rate:200MB,delay:50us; links by rank are for virtual "
+               "time, `entrain sim`";
     return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
@@ -218,6 +241,7 @@ static const char *check_help(const char *text)
 #define A           ON(ENI_ADVISE)
 #define S           ON(ENI_SCALE)
 #define V           ON(ENI_SIM) /* virtual time */
+#define F           ON(ENI_CONFORM)
 #define TRAIN       (R | C | W | A | S)
 #define RUNS        (R | C | W | S) /* not advise, whose prediction has no model of it */
 #define LAUNCH      (R | C | K | S | E) /* start processes, as torchrun does, with the same flags in all of them */
@@ -309,9 +333,9 @@ const eni_key eni_keys[] = {
          "with --lr-schedule=step, multistep: the factor by which the rate is multiplied"),
     CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN | V, MATCH, NULL,
            "multiplies the rate of synchronous strategies by the number of workers, or by its square root"),
-    TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
+    TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E | V, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V, MATCH | STUDY | FIRST, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V | F, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
@@ -326,7 +350,7 @@ const eni_key eni_keys[] = {
     INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH,
         "1; four per stage with a pipeline",
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
-    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
+    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS | V, MATCH, NULL,
         "which running statistics are evaluated and saved: rank 0's, the mean of all ranks', or new ones computed from the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
@@ -365,11 +389,11 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "files"
-    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), CALL | STUDY | FIRST, "none",
+    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | V | ON(ENI_REPORT), CALL | STUDY | FIRST, "none",
          "the folder of result.json, metrics, config.yaml and the report"),
-    BOOL("overwrite", NULL, overwrite, "off", TRAIN, CALL | STUDY, NULL,
+    BOOL("overwrite", NULL, overwrite, "off", TRAIN | V, CALL | STUDY, NULL,
          "replace the run or study in --out, finished or not"),
-    TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
+    TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W | V, CALL | STUDY | FIRST, "not saved",
          "where to save the final weights (safetensors, with PyTorch's names)"),
     AMOUNT("checkpoint-every", checkpoint_every, R | W, FIRST, "never",
            "global samples between two checkpoints"),
@@ -419,7 +443,7 @@ const eni_key eni_keys[] = {
            "how gradients travel; host: through shared memory and TCP; nccl: between GPUs"),
     CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH, NULL,
            "the all-reduce algorithm; direct: through shared memory; ring: over TCP; naive: all to all"),
-    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH, NULL,
+    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P | V, MATCH, NULL,
            "the order of additions in solo and ps-sync: ring gives the same bytes as a ring over TCP"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory between ranks on one host, or always TCP"),
@@ -433,8 +457,8 @@ const eni_key eni_keys[] = {
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
         "workers; run, compare and check start them on this host; join adds this many"),
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 20000, "N", V, STUDY | FIRST, NULL,
-        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 1000000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; the result does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -500,14 +524,14 @@ const eni_key eni_keys[] = {
          "a peer without a heartbeat for this long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
-    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V, 0, "30s; 0s: no limit",
+    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V | F, 0, "30s; 0s: no limit",
          "a plugin function that does not return within this time ends the run"),
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
@@ -546,39 +570,50 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "virtual time"
-    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
+    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the problem without --model"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
     TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
          "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
          "shifted-exp:10ms,6ms (minimum); per rank, such as 0-3=exp:10ms;4=fixed:40ms; a FILE with a time in seconds "
-         "for each rank; or from:OUT, like the steps of a finished run"),
+         "for each rank; from:OUT, drawn from the steps of a finished run; or trace:OUT or trace:FILE, its steps in order"),
+    LIST("straggler", NULL, straggler, NULL, "RANKS:FACTOR", check_slowdown, V, ENI_KEY_COMMAS | FIRST, "none",
+         "slow ranks: 1:4 or 0-9:3, always; transient:4:0.05:20, in each step with probability 0.05 for 20 steps; "
+         "rotating:4:100, each rank in turn for 100 steps; or 0-3=rotating:4:100; may be repeated"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, V, 0, NULL,
+         "each link; then, after ';', those of some: 8-15=rate:100Mbit,delay:20ms, servers=.., "
+         "or machines=.., which the ranks of a machine (--local-size) share"),
+    TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
+         "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
     TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, FIRST, "the order of virtual time",
          "play the order of a run with --record-order and this --out: the same weights"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
          "when a rank leaves, after its step; may be repeated"),
-    INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "lines of the event log to show"),
+    INT("events", NULL, events, "0", 0, 1e9, "LINES", V, 0, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
          "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
-    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "with --storm: number of seeds, from --seed on"),
-    CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, FIRST, NULL,
+    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V | F, FIRST, NULL, "with --storm, and for conform: number of seeds, from --seed on"),
+    CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, 0, NULL,
            "what must hold under --storm; auto: a built-in strategy's promise, else ends"),
+
+    TEXT("as", NULL, as, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, NULL, F, FIRST, "the plugin's own name",
+         "the strategy that the plugin claims to be, and the options of its reference"),
 
 #undef GROUP
 #define GROUP "output"
-    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V | F, 0, NULL,
          "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "steps between two lines of progress; 0: no lines"),
     AMOUNT("eval-every", eval_every, TRAIN | V, MATCH, "see --eval-points",
            "global samples between two snapshots, for a curve evaluated after training"),
-    BOOL("eval-first", NULL, eval_first, "off", R | C | W, MATCH, "off; with a target the curve begins there anyway",
+    BOOL("eval-first", NULL, eval_first, "off", R | C | W | V, MATCH, "off; with a target the curve begins there anyway",
          "start the curve with the initial weights"),
-    INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
+    INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W | V, MATCH,
         "48 with a target; else 0: the end only",
         "without --eval-every: number of points over the run"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | V | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
          "report the time to this accuracy: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
@@ -668,7 +703,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                    "steps=100 limit-test-samples=64"},
     [ENI_SIM] =
         {"entrain sim", "[FLAG ..]",
-         "Runs a strategy in virtual time, on a noisy quadratic or a network (--model), in one process.", 0,
+         "Runs a strategy in virtual time, on a made-up problem or a network (--model), in one process.", 0,
          0,
          "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
          "net=rate:1000MB,delay:50us"},
@@ -680,6 +715,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_LEAVE] = {"entrain leave", "RUN RANK",
                    "Removes a worker from an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
                    2, ""},
+    [ENI_CONFORM] =
+        {"entrain conform", "[STRATEGY[:KEY=VALUE,..]|./FILE.so ..] [--as=STRATEGY]",
+         "Compares strategies with their papers: every decision and weight under random schedules.", 0, 64,
+         "seeds=200"},
 };
 
 const char *eni_program_name(eni_program program)

@@ -8,7 +8,7 @@
  *     save.h        checkpoints, and resuming from one
  *     records.c     records during the run: opens record.h and curve.h
  *     snapshot.h    the models of the curve
- *     result.c      the report at the end
+ *     result.c      the report at the end; run_facts.h has the members that simulated runs have too
  *     shutdown.h    how the user, or a death, ends it
  *
  * Opened in stages, because the trainer is opened in between:

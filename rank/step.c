@@ -171,17 +171,29 @@ uint64_t eni_step_samples(const eni_step_run *run)
            (self->job.is_claiming ? run->nsamples : eni_plan_step_samples(&self->job.plan, run->step));
 }
 
+static const char diverged[] =
+    "the loss of %s is not finite: training has diverged; try a smaller --lr than %g";
+
+static const char *name_step(uint64_t step, char text[32])
+{
+    if (step == ENI_STEP_FINAL) return "the final weights";
+    snprintf(text, 32, "step %llu", (unsigned long long)step);
+    return text;
+}
+
+en_status eni_step_check_finite(uint64_t step, double loss, double lr)
+{
+    char what[32];
+    return isfinite(loss) ? EN_OK : eni_fail(EN_ENONFINITE, "train", diverged, name_step(step, what), lr);
+}
+
 /* fp16 drops gradients that overflow, so its weights may be sound all the same: one warning. */
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
 {
-    static const char sentence[] =
-        "the loss of %s is not finite: training has diverged; try a smaller --lr than %g";
-    char what[32] = "the final weights";
-    if (isfinite(loss)) return EN_OK;
-    if (step != ENI_STEP_FINAL) snprintf(what, sizeof what, "step %llu", (unsigned long long)step);
-    if (!self->trainer.may_drop)
-        return eni_fail(EN_ENONFINITE, "train", sentence, what, self->job.schedule.base);
-    if (!self->records.stats.has_diverged) eni_warn("train", sentence, what, self->job.schedule.base);
+    const double lr = self->job.schedule.base;
+    char what[32];
+    if (!self->trainer.may_drop || isfinite(loss)) return eni_step_check_finite(step, loss, lr);
+    if (!self->records.stats.has_diverged) eni_warn("train", diverged, name_step(step, what), lr);
     self->records.stats.has_diverged = true;
     return EN_OK;
 }

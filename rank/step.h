@@ -63,6 +63,7 @@ void eni_step_compute_ends(eni_step_run *run, const char *what);
  * last steps when the final weights are evaluated. */
 #define ENI_STEP_FINAL UINT64_MAX
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss);
+en_status eni_step_check_finite(uint64_t step, double loss, double lr); /* the same without a rank */
 
 /* The step is done: it is counted, and recorded once its loss is there. */
 en_status eni_step_close(eni_step_run *run);

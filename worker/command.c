@@ -187,17 +187,6 @@ en_status eni_refuse_without_gpu(const eni_config *config)
 
 /* ---- folders ---- */
 
-static en_status dump_config(const eni_worker *w)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/config.yaml", w->config->out);
-    FILE *file = eni_file_open(path, "w");
-    if (file == NULL) return eni_fail(EN_EIO, "worker", "cannot create %s: %s", path, strerror(errno));
-    en_status st = eni_config_dump(w->config, file, path);
-    if (fclose(file) == 0 || st != EN_OK) return st;
-    return eni_fail(EN_EIO, "worker", "cannot write %s: %s", path, strerror(errno));
-}
-
 /* Nothing is refused from here on: the folder's earlier contents make room before anybody writes to it. */
 static en_status begin_out(eni_worker *w)
 {
@@ -208,7 +197,7 @@ static en_status begin_out(eni_worker *w)
         eni_result_clear(&w->rank);
     else
         EN_TRY(eni_out_clear(w->rank.records.out_fd, c->out));
-    return dump_config(w);
+    return eni_config_write(c, c->out);
 }
 
 en_status eni_begin_folders(eni_worker *w)

@@ -94,7 +94,11 @@ enum { EN_EVAL_PARAM = 0, EN_EVAL_STORE = 1, EN_EVAL_MEAN = 2, EN_EVAL_VEC = 3 }
 enum {
     EN_REPLY_WEIGHTS = 0, /* the partition's current weights */
     EN_REPLY_DATA = 1,    /* msg->data as the hooks left it */
-    EN_HOLD = 2           /* no answer yet: asked again after the next push, member or timer event */
+    EN_HOLD = 2,          /* no answer yet: asked again after the next push, member or timer event */
+    /* The same, but of the pushes only those count that change the partition's version, or its min_clock: a host with
+     * thousands of held calls asks each of them once a round. */
+    EN_HOLD_VERSION = 3,
+    EN_HOLD_CLOCK = 4
 };
 
 typedef struct en_world {
@@ -209,6 +213,7 @@ typedef struct en_partition {
     uint64_t version;   /* optimizer steps or touches so far */
     uint64_t min_clock; /* the lowest clock of those clients; UINT64_MAX: no clients left */
     float *w;           /* (count) the weights; a hook that writes here calls touch() */
+    uint32_t nranks;    /* of the run, whether active or not */
 } en_partition;
 
 typedef struct en_msg {

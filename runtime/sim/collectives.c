@@ -4,6 +4,7 @@
  * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
  * over [lo, hi) as each rank planned it. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -31,6 +32,7 @@ struct eni_collective {
     uint32_t bucket;
     uint64_t count;
     int32_t first, n, joined; /* its lowest rank; ranks */
+    int32_t lowest;           /* place of those that have joined */
     rank_part entries[];
 };
 
@@ -45,24 +47,22 @@ static uint64_t samples_of(const eni_collective *c)
 /* The mean of elements [lo, hi) of all entries; one without samples is left out. */
 static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64_t lo, uint64_t hi)
 {
-    const float *from[ENI_MEAN_MAX];
-    uint64_t weight[ENI_MEAN_MAX];
     for (int32_t i = 0; i < c->n; i++) {
-        from[i] = c->entries[i].data + lo;
-        weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
+        sim->means.from[i] = c->entries[i].data + lo;
+        sim->means.weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
     }
-    eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
+    eni_mean_ranks(dst, sim->means.from, sim->means.weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
-    mean(sim, c, sim->gradients.scratch, 0, c->count);
+    mean(sim, c, sim->means.scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
-        memcpy(e->data + lo, sim->gradients.scratch + lo, (hi - lo) * sizeof(float));
+        memcpy(e->data + lo, sim->means.scratch + lo, (hi - lo) * sizeof(float));
     }
 }
 
@@ -99,6 +99,8 @@ static void complete(void *sim_, void *collective)
 {
     eni_sim *sim = sim_;
     eni_collective *c = collective;
+    for (int32_t i = 0; i < c->n; i++)
+        eni_gradients_await(c->entries[i].rank);
     if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
         copy_parts(c);
     else
@@ -120,7 +122,8 @@ static void complete(void *sim_, void *collective)
     sim->in_flight--;
 }
 
-/* All have joined: the links of the group are busy for as long as a ring needs. */
+/* All have joined: the links of the group are busy for as long as a ring needs, each of whose hops takes as long as between the
+ * two neighbours that are farthest apart. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
     eni_collective **at = &sim->exchanges.collectives;
@@ -130,9 +133,12 @@ static void begin(eni_sim *sim, eni_collective *c)
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
+    double hop = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        hop = fmax(hop, eni_network_hop(&sim->network, c->entries[i].rank->world.rank,
+                                        c->entries[(i + 1) % c->n].rank->world.rank, piece));
     sim->in_flight++;
-    eni_sim_post(sim,
-                 eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_network_hops(&sim->network, hops, piece)),
+    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span((double)hops * hop)),
                  complete, c);
 }
 
@@ -168,6 +174,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     c->count = op->count;
     c->n = who->n;
     c->first = who->first;
+    c->lowest = who->place;
     c->next = sim->exchanges.collectives;
     sim->exchanges.collectives = c;
     return c;
@@ -179,16 +186,15 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     const circle who = circle_of(rank, group);
     eni_collective *c = find_or_make(rank, group, &who, op);
     if (c == NULL) return EN_ENOMEM;
-    for (int32_t i = 0; i < c->n; i++) { /* the first to come, if any */
-        const rank_part *other = &c->entries[i];
-        if (other->rank == NULL) continue;
+    const rank_part *other = &c->entries[c->lowest];
+    if (other->rank != NULL) {
         const eni_call_position ours = eni_group_position(1, c->number, op),
                                 theirs = eni_group_position(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
         eni_sim_fail(sim, st); /* the others would wait without end */
         EN_TRY(st);
-        break;
     }
+    if (who.place < c->lowest) c->lowest = who.place;
     *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, NOBODY);
     c->entries[who.place] = (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
@@ -218,6 +224,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
                             theirs = eni_group_half(1, 0, sent->after, &sent->op);
     eni_sim_fail(sim, eni_group_agree(wanted->to, &ours, wanted->from, &theirs));
     if (sim->status == EN_OK) {
+        eni_gradients_await(to);
         memcpy(eni_sim_rank_at(to, wanted->op.slot_in, wanted->op.bucket), sent->out,
                sent->op.count * sizeof(float));
         to->result->recv += sent->op.count * sizeof(float);

@@ -126,6 +126,15 @@ static en_status gossip_finish(en_host *host, void *state, const en_bucket *buck
     return status == EN_OK ? host->step(host, bucket) : status;
 }
 
+/* forgetful: the same messages, and nobody mixes what comes */
+static en_status forgetful_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    (void)state;
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
+    return status == EN_OK ? host->step(host, bucket) : status;
+}
+
 static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)host;
@@ -279,6 +288,33 @@ static en_status failing_submit(en_host *host, void *state, const en_bucket *buc
     return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
 }
 
+/* ---- beyond: one of its hooks writes the element behind a vector ------------------------------------------ */
+
+static const en_option where_options[] = {
+    {.size = sizeof(en_option),
+     .type = EN_OPT_INT,
+     .key = "where",
+     .help = "0: weights, in on_push; 1: the message, in on_push; 2: weights, in on_pull",
+     .max = 2},
+    {0},
+};
+
+static en_status beyond_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state;
+    const double where = store->num(store, "where");
+    if (where == 0) part->w[part->count] = 1;
+    if (where == 1) msg->data[part->count + 7] = 1;
+    return EN_OK;
+}
+
+static int beyond_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state, (void)msg;
+    if (store->num(store, "where") == 2) part->w[part->count + 1] = 1;
+    return EN_REPLY_WEIGHTS;
+}
+
 /* ---- softsync: a step on every `quorum` gradients, nobody waits (Zhang'16, n-softsync) ----------------- */
 
 static const en_option quorum_options[] = {
@@ -391,7 +427,10 @@ static const en_strategy softsync = {
     .options = quorum_options, .next = &backup,
     .submit = push_submit,     .on_push = quorum_push,
     .on_pull = at_once,        .on_member = quorum_member};
-static const en_strategy failing = {HEAD("failing"), .next = &softsync, .submit = failing_submit};
+static const en_strategy beyond = {
+    HEAD("beyond"),        .flags = EN_STORE_ON_SERVERS, .options = where_options, .next = &softsync,
+    .submit = push_submit, .on_push = beyond_push,       .on_pull = beyond_pull};
+static const en_strategy failing = {HEAD("failing"), .next = &beyond, .submit = failing_submit};
 static const en_strategy lonely = {HEAD("lonely"), .next = &failing, .submit = lonely_submit};
 static const en_strategy mixed = {HEAD("mixed"), .next = &lonely, .submit = mixed_submit};
 static const en_strategy stuck = {HEAD("stuck"), .flags = EN_STORE_ON_SERVERS, .next = &mixed,
@@ -410,7 +449,10 @@ static const en_strategy visit_table = {HEAD("visit"),
                                         .eval = mean_eval,
                                         .on_push = visit_push,
                                         .on_pull = visit_pull};
-static const en_strategy pairs = {HEAD("pairs"),       .state = sizeof(gossip), .next = &visit_table,
+static const en_strategy forgetful = {
+    HEAD("forgetful"),       .state = sizeof(gossip),    .next = &visit_table, .plan = gossip_plan,
+    .submit = gossip_submit, .finish = forgetful_finish, .eval = mean_eval};
+static const en_strategy pairs = {HEAD("pairs"),       .state = sizeof(gossip), .next = &forgetful,
                                   .plan = gossip_plan, .submit = pairs_submit,  .finish = pairs_finish,
                                   .eval = mean_eval};
 static const en_strategy gossip_table = {
