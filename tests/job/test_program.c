@@ -15,9 +15,10 @@
  * Promise: When a rank of a program is killed, gives up or closes too early, the others name it in 2 s.
  * Promise: A program's rank reads no environment, prints nothing beside its log callback, and leaves no descriptor. */
 
-#define TRAINS EN_BUILD_DIR "/test_job_trains"
-#define LINE   EN_BUILD_DIR "/examples/rank_line"
-#define JOB    "batch-size=%d lr=0.02 momentum=0.9 nesterov epochs=2 quiet"
+#define TRAINS   EN_BUILD_DIR "/test_job_trains"
+#define LINE     EN_BUILD_DIR "/examples/rank_line"
+#define JOB      "batch-size=%d lr=0.02 momentum=0.9 nesterov epochs=2 quiet"
+#define AS_PLAIN "--device=ref --model=mlp " MADE_UP " --batch-size=%d --lr=0.02 --epochs=2"
 #define AS_JOB                                                                                               \
     "--device=ref --model=mlp " MADE_UP " --batch-size=%d --lr=0.02 --momentum=0.9 --nesterov --epochs=2"
 
@@ -108,6 +109,11 @@ static void test_the_workers_bytes(void **state)
     json_decref(of_worker);
     of_worker = train(GUARD, "-n 1 --strategy=ps-async " AS_JOB, 6);
     expect_workers_bytes("ps-async", 1, 6, "writes", "", of_worker);
+    json_decref(of_worker);
+    of_worker = train(GUARD, "-n 2 --strategy=ring --momentum=0 " AS_PLAIN, 6);
+    expect_workers_bytes("ring", 2, 6, "steps", "nesterov=off momentum=0 eval-every=40", of_worker);
+    expect_workers_bytes("solo", 1, 6, "steps", "nesterov=off momentum=0 accumulate=2", of_worker);
+    expect_workers_bytes("ring", 2, 6, "steps", "nesterov=off momentum=0 transport=tcp", of_worker);
     json_decref(of_worker);
     promise("solo, ring, ps-sync, hybrid, hierarchical, localsgd, ps-async: params_sha256 and order_sha256 "
             "of the worker, "
@@ -288,6 +294,11 @@ static int misused_rank(scene *s, int rank)
     options.plugins = "/nowhere";
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_ENOENT);
     options.plugins = NULL;
+    options.flags = EN_RANK_STEPS_ITSELF;
+    REQUIRE(en_rank_open(&options, (const char *const[]){"strategy=ps-async", "server=tcp://127.0.0.1:1"}, 2,
+                         &r) == EN_EINVAL);
+    REQUIRE(strstr(s->said, "ps-async") != NULL && strstr(s->said, "ring") != NULL);
+    options.flags = 0;
 
     en_rank_batch batch, ahead;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_OK);
