@@ -333,6 +333,36 @@ static int misused_rank(scene *s, int rank)
     return 0;
 }
 
+/* A child made by fork exits, as a loader's may: it does not write again what it has inherited. */
+static int forking_rank(scene *s, int rank)
+{
+    char out[160], path[200];
+    snprintf(out, sizeof out, "out=%s/forks", system_folder());
+    const char *const settings[] = {"strategy=solo", "steps=10", "batch-size=10", out};
+    const en_rank_options options = options_for(s);
+    en_rank *r;
+    en_rank_batch batch;
+    REQUIRE(en_rank_open(&options, settings, 4, &r) == EN_OK);
+    for (int step = 0; step < 10; step++) {
+        REQUIRE(en_rank_next(r, &batch) == EN_OK && en_rank_begin(r, batch.count) == EN_OK);
+        *en_rank_gradient(r, 0) = 1;
+        REQUIRE(en_rank_ready(r, 0) == EN_OK && en_rank_finish(r, &fine) == EN_OK);
+        const pid_t child = step == 5 ? fork() : -1;
+        if (child == 0) {
+            fflush(NULL); /* as exit() does */
+            _exit(0);
+        }
+        REQUIRE(child < 0 || end_rank(child) == 0);
+    }
+    REQUIRE(whole_run(r) == EN_OK);
+    en_rank_close(r);
+    snprintf(path, sizeof path, "%s/metrics-0.jsonl", out + strlen("out="));
+    json_t *lines = read_lines(path);
+    REQUIRE(json_array_size(lines) == 10);
+    json_decref(lines);
+    return 0;
+}
+
 static int diverged_rank(scene *s, int rank)
 {
     static const char *const settings[] = {"strategy=solo", "steps=9"};
@@ -360,6 +390,7 @@ static void test_calls(void **state)
     (void)state;
     alone(quiet_rank);
     alone(misused_rank);
+    alone(forking_rank);
     alone(diverged_rank);
     promise("50 runs in one process: no line printed, no descriptor left, no signal's handler changed");
 }
