@@ -267,6 +267,30 @@ def resnet_one(tools, threads):
     return Experiment(f"resnet-1x{threads}", programs, rows, deadline_s=400)
 
 
+def bf16(tools, threads):
+    """bf16 beside float32 of the same build, and beside PyTorch's autocast, channels_last."""
+    programs, rows = {}, []
+    if not tools.has_bf16():
+        return Experiment(f"bf16-1x{threads}", {"bf16": "bf16 on this CPU (avx512_bf16)"}, [])
+    for model, words, torch_model, batch, steps in (
+            ("convnet", "convnet", "convnet", 64, 150),
+            *((model, words, torch_model, 128, 3 if "cifar" in model else 12)
+              for model, (words, torch_model, _) in RESNETS.items())):
+        figure = f"{words}, 1 worker, {threads} thread{'s' * (threads > 1)}, bf16"
+        line = [tools.bench("train"), "--json", f"--model={model}", "--strategy=solo", "--workers=1", f"--threads={threads}",
+                f"--batch={batch}", "--data=synthetic", "-n", steps]
+        programs[f"{model} fp32"], programs[model] = line, line + ["--flags=--precision=bf16"]
+        ours = Pick(model, "samples_s")
+        rows.append(Row(figure, ours, "images/s", "the same in fp32", Pick(f"{model} fp32", "samples_s")))
+        for name in filter(tools.can_compile, tools.torches):
+            programs[f"{name} {model}"] = tools.command(name, 1, [
+                f"--model={torch_model}", f"--threads={threads}", "--data=batch", f"--batch={batch}", "--warmup=1",
+                f"--steps={steps}", "--style=bf16"])
+            rows.append(Row(figure, ours, "images/s", f"{name}, autocast, channels_last",
+                            Pick(f"{name} {model}", "samples_s"), at_least=1.1))
+    return Experiment(f"bf16-1x{threads}", programs, rows, deadline_s=400)
+
+
 def resnet_two(tools):
     """Two workers of one thread, batch 128 each: 44.7 MB of weights a step."""
     train = [tools.bench("train"), "--json", "--model=resnet18", "--batch=128", "--data=synthetic", "-n", 20]
@@ -453,7 +477,8 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), pipeline(tools),
+        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), bf16(tools, 1), bf16(tools, 2), resnet_two(tools),
+        pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
         restart(tools), join(tools), fetch(tools), virtual(tools),
     ]

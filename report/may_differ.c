@@ -51,7 +51,8 @@ const eni_may_differ eni_may_differ_table[] = {
      "roles collective environment"},
     /* Results. */
     {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
-     "schema argv environment.date exit cause gpu holds max_clocks_ahead samples_lost repeated_samples "
+     "schema argv simulated environment.date exit cause gpu holds max_clocks_ahead samples_lost "
+     "repeated_samples "
      "staleness_steady per_worker presence restarts samples_dropped steps updates train_seconds "
      "eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
      "train_loss train_accuracy test_loss test_accuracy diverged clock staleness staleness_theory "

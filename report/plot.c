@@ -448,8 +448,9 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 {
     const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
     eni_csv_names(csv, study, run->setting, run->arm);
-    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
-    fprintf(csv->file, ",%lld,%s", (long long)run->seed, is_real ? "real" : "emulated");
+    const char *word =
+        run->emulated != NULL && run->simulated == NULL ? "emulated" : eni_study_word(study, run->setting);
+    fprintf(csv->file, ",%lld,%s", (long long)run->seed, word);
     put_emulated(csv, emulated);
 }
 

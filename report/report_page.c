@@ -67,6 +67,11 @@ static en_status write_verdict(eni_canvas *canvas)
     const eni_verdict *verdict = canvas->verdict;
     FILE *page = canvas->page;
     write_task(canvas);
+    if (eni_study_has_simulated(study))
+        fprintf(page,
+                "<p class=\"note\"><b>Simulated.</b> %s in virtual time: weights, losses and accuracies are "
+                "computed, seconds follow from <code>--compute</code> and <code>--net</code>.</p>\n",
+                eni_study_is_simulated(study) ? "All runs are" : "Some runs are");
     if (fairness->nfail > 0)
         fprintf(page,
                 "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
@@ -364,10 +369,11 @@ static en_status write_runs(eni_canvas *canvas)
                      "td></tr>\n",
                      text_or_dash(run->init_sha256), text_or_dash(run->order_sha256),
                      text_or_dash(run->params_sha256),
-                     run->is_replaced        ? "repeated"
-                     : run->emulated != NULL ? run->emulated
-                     : run->is_complete      ? "real"
-                                             : "failed");
+                     run->is_replaced         ? "repeated"
+                     : run->simulated != NULL ? "simulated"
+                     : run->emulated != NULL  ? run->emulated
+                     : run->is_complete       ? "real"
+                                              : "failed");
     }
     eni_html_table_end(page, "</details>");
     return EN_OK;

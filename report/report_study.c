@@ -135,18 +135,49 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
 
 bool eni_study_is_real(const eni_study *study, size_t setting)
 {
-    return study->settings[setting].emulated == NULL && study->settings[setting].straggler == NULL;
+    return strcmp(eni_study_word(study, setting), "real") == 0;
+}
+
+const char *eni_study_word(const eni_study *study, size_t setting)
+{
+    const eni_setting_spec *spec = &study->settings[setting];
+    return spec->simulated != NULL                             ? "simulated"
+           : spec->emulated != NULL || spec->straggler != NULL ? "emulated"
+                                                               : "real";
+}
+
+static size_t count_simulated(const eni_study *study)
+{
+    size_t n = 0;
+    for (size_t c = 0; c < study->nsettings; c++)
+        n += study->settings[c].simulated != NULL;
+    return n;
+}
+
+bool eni_study_has_simulated(const eni_study *study)
+{
+    return count_simulated(study) > 0;
+}
+
+bool eni_study_is_simulated(const eni_study *study)
+{
+    return count_simulated(study) == study->nsettings;
 }
 
 void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size)
 {
     const eni_setting_spec *spec = &study->settings[setting];
-    if (spec->emulated != NULL)
-        snprintf(text_out, size, "emulated: %s", spec->emulated);
-    else if (spec->straggler != NULL)
-        snprintf(text_out, size, "emulated: straggler %s", spec->straggler);
+    const char *word = eni_study_word(study, setting), *more = spec->emulated;
+    char straggler[128] = "";
+    if (more == NULL && spec->straggler != NULL) {
+        snprintf(straggler, sizeof straggler, "straggler %s", spec->straggler);
+        more = straggler;
+    }
+    if (spec->simulated != NULL)
+        snprintf(text_out, size, "%s: %s%s%s", word, spec->simulated, more != NULL ? ", " : "",
+                 more != NULL ? more : "");
     else
-        snprintf(text_out, size, "real");
+        snprintf(text_out, size, more != NULL ? "%s: %s" : "%s", word, more);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
@@ -338,6 +369,7 @@ static void ask_runs(eni_study *study)
     bool has_loss = false;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (run->emulated != NULL) study->settings[run->setting].emulated = run->emulated;
+        if (run->simulated != NULL) study->settings[run->setting].simulated = run->simulated;
         study->has_holdout |= json_integer_value(json_object_get(run->result, "holdout")) > 0;
         study->has_classes |= !isnan(eni_metric_accuracy(run));
         has_loss |= !isnan(eni_metric_loss(run));

@@ -119,8 +119,9 @@ typedef struct eni_run {
     const char *model, *data, *device, *transport, *algorithm;
     const char *bn_stats; /* whose running statistics were evaluated; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
-    const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
-    char *notes;
+    const char *emulated;  /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
+    const char *simulated; /* owned by `simulation`: "compute exp:10ms, net …"; NULL: it ran on real ranks */
+    char *notes, *simulation;
     double workers, updates, steps, samples_computed, samples_applied, samples_dropped;
     double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
     double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
@@ -145,7 +146,8 @@ typedef struct eni_run {
 typedef struct eni_setting_spec {
     const char *name;
     const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
-    const char *emulated;  /* what the setting's runs emulate; NULL: all real */
+    const char *emulated;  /* what the setting's runs emulate; NULL: nothing */
+    const char *simulated; /* how its runs in virtual time take their times; NULL: on real ranks */
     size_t seeds;          /* planned before the first run */
 } eni_setting_spec;
 
@@ -263,10 +265,16 @@ const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t 
 /* The median over seeds of one rank's waiting, as a share of its step time; NAN: no such rank. */
 double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm, int rank);
 
-/* Neither a straggler nor a shaped network in this setting. */
+/* Neither a straggler nor a shaped network in this setting, nor virtual time. */
 bool eni_study_is_real(const eni_study *study, size_t setting);
 
-/* "real", or "emulated: straggler 1:3". Writes at most `size` bytes. */
+/* Whether some setting, or every one, is in virtual time. */
+bool eni_study_has_simulated(const eni_study *study);
+bool eni_study_is_simulated(const eni_study *study);
+
+/* "real", "emulated: straggler 1:3" or "simulated: compute exp:10ms, .."; alone its first word, of a run in the setting. Writes
+ * at most `size` bytes. */
+const char *eni_study_word(const eni_study *study, size_t setting);
 void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size);
 
 #endif

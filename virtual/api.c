@@ -5,16 +5,15 @@
  * what the callback has left out, and what it wrote beyond. */
 #include "entrain/sim.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/config.h"
+#include "config/folders.h"
 #include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -180,28 +179,6 @@ static en_status open_problem(en_sim *sim)
     return EN_OK;
 }
 
-/* plugins/ beside this library, or where `make install` puts it. */
-static en_status find_plugins(char path_out[PATH_MAX])
-{
-    static const char *const places[] = {"plugins", "../libexec/entrain/plugins",
-                                         "../../libexec/entrain/plugins"};
-    Dl_info info;
-    char dir[PATH_MAX] = "";
-    /* The address of an exported function may lie in the program, that of a static one does not. */
-    if (dladdr((void *)(uintptr_t)find_plugins, &info) != 0 && info.dli_fname != NULL)
-        snprintf(dir, sizeof dir, "%s", info.dli_fname);
-    char *slash = strrchr(dir, '/');
-    if (slash != NULL) *slash = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const int n = snprintf(path_out, PATH_MAX, "%s/%s", slash != NULL ? dir : ".", places[i]);
-        if (n > 0 && n < PATH_MAX && access(path_out, F_OK) == 0) return EN_OK;
-    }
-    return eni_fail(EN_ENOENT, "sim",
-                    "there is no folder of strategies beside the library (%s/plugins): give it as "
-                    "options.plugins",
-                    dir);
-}
-
 /* "lr=0.1", "nesterov". */
 static en_status take_setting(eni_config *config, const char *text)
 {
@@ -209,7 +186,7 @@ static en_status take_setting(eni_config *config, const char *text)
     static const char *const ours[] = {
         "strategy", "workers",   "steps", "lr",           "momentum", "nesterov",   "optimizer",  "beta1",
         "beta2",    "eps",       "seed",  "weight-decay", "shards",   "bucket-cap", "local-size", "groups",
-        "compute",  "straggler", "net",   "join",         "leave",    "accumulate"};
+        "compute",  "straggler", "net",   "join",         "leave",    "accumulate", "server-time"};
     bool is_ours = false;
     char key[64];
     const size_t n = strcspn(text, "=");
@@ -228,7 +205,7 @@ static en_status read_setup(en_sim *sim, const char *const *settings, size_t n, 
 {
     eni_config config;
     char found[PATH_MAX];
-    if (plugins == NULL) EN_TRY(find_plugins(found));
+    if (plugins == NULL) EN_TRY(eni_folder_plugins_of_library(found, sizeof found));
     EN_TRY(eni_config_init(ENI_SIM, &config));
     en_status st = EN_OK;
     for (size_t i = 0; i < n && st == EN_OK; i++)

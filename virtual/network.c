@@ -2,40 +2,15 @@
  * the running statistics that its rank has at that moment. */
 #include "virtual/network.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "job/job.h"
 #include "models/formats/weights.h"
-#include "ops/device.h"
 #include "runtime/net/host_info.h"
-
-/* What a thread computes with. */
-typedef struct lane {
-    eni_device device;
-    en_model *model;
-    uint32_t *indices; /* (batch) */
-    float *x;          /* (batch, H, W, C) */
-    void *target;      /* (batch) */
-    struct lane *next; /* that is free */
-} lane;
-
-struct eni_virtual_network {
-    eni_job job;
-    eni_dataset *dataset;
-    pthread_mutex_t lock;    /* of `free` and the samplers */
-    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
-    int nlanes;
-    lane *lanes, *free;
-    float *init;   /* (schema.count) */
-    float *states; /* (nranks, schema.nstate); NULL: none */
-    eni_evaluation *evaluation;
-    int split; /* that is evaluated */
-    eni_sim_problem problem;
-};
 
 /* ---- the problem ---- */
 
@@ -46,7 +21,7 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return eni_plan_micro(&n->job.plan, micro_batch, &micro) == EN_OK ? micro.count : 0;
 }
 
-static en_status compute(eni_virtual_network *n, lane *l, int rank, const eni_micro *micro,
+static en_status compute(eni_virtual_network *n, eni_virtual_lane *l, int rank, const eni_micro *micro,
                          const float *param, float *grad)
 {
     en_score score;
@@ -55,7 +30,10 @@ static en_status compute(eni_virtual_network *n, lane *l, int rank, const eni_mi
     float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
     EN_TRY(en_model_forward(l->model, param, state, &batch));
     EN_TRY(en_model_backward(l->model, param, grad, NULL, NULL));
-    return en_model_result(l->model, &score);
+    EN_TRY(en_model_result(l->model, &score));
+    n->scores[rank].loss += score.loss * (double)micro->count;
+    n->scores[rank].correct += (uint64_t)score.correct;
+    return EN_OK;
 }
 
 /* Up to nlanes threads at a time. */
@@ -69,7 +47,7 @@ static en_status gradient(void *user, int rank, uint64_t micro_batch, const floa
         return EN_OK;
     }
     pthread_mutex_lock(&n->lock);
-    lane *l = n->free;
+    eni_virtual_lane *l = n->free;
     n->free = l->next;
     eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, l->indices);
     pthread_mutex_unlock(&n->lock);
@@ -89,6 +67,13 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
     const bool has_store = (sim->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
     bool may_claim;
     n->job.strategy = sim->strategy;
+    n->job.options = simulation->options;
+    n->job.bn_stats = c->bn_stats;
+    if (strcmp(c->bn_stats, "rank0") != 0)
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "--bn-stats=%s: a run in virtual time evaluates rank 0's running statistics; give rank0",
+            c->bn_stats);
     EN_TRY(eni_job_network(&n->job, c));
     const eni_data_options data = eni_job_data(&n->job, c);
     EN_TRY(eni_dataset_open(&data, &n->dataset));
@@ -97,7 +82,19 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
     return eni_job_optimizer(&n->job, c);
 }
 
-static en_status open_lane(eni_virtual_network *n, const eni_config *c, const char *plugins, lane *l)
+static eni_set set_of(const eni_virtual_network *n, int split)
+{
+    const uint64_t count = n->dataset->split[split].count;
+    return (eni_set){.count = count,
+                     .batch = count < 256 ? count : 256,
+                     .sample_bytes = n->dataset->sample_floats * sizeof(float),
+                     .target_bytes = eni_dataset_target_bytes(n->dataset),
+                     .fill = split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
+                     .user = n->dataset};
+}
+
+static en_status open_lane(eni_virtual_network *n, const eni_config *c, const char *plugins,
+                           eni_virtual_lane *l)
 {
     const uint64_t batch = n->job.plan.batch;
     EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &l->device));
@@ -125,17 +122,11 @@ static en_status open_lanes(eni_virtual_network *n, const eni_config *c, const c
     for (int i = 0; i < n->nlanes; i++)
         EN_TRY(open_lane(n, c, plugins, &n->lanes[i]));
     n->split = n->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
-    const uint64_t count = n->dataset->split[n->split].count;
-    const eni_set set = {.count = count,
-                         .batch = count < 256 ? count : 256,
-                         .sample_bytes = n->dataset->sample_floats * sizeof(float),
-                         .target_bytes = eni_dataset_target_bytes(n->dataset),
-                         .fill = n->split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
-                         .user = n->dataset};
+    const eni_set set = set_of(n, n->split);
     return eni_evaluation_open(n->lanes[0].model, &set, true, &n->evaluation);
 }
 
-static en_status open_vectors(eni_virtual_network *n, int32_t nranks)
+static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32_t nranks)
 {
     const en_schema *schema = &n->job.schema;
     const eni_plan *plan = &n->job.plan;
@@ -144,8 +135,10 @@ static en_status open_vectors(eni_virtual_network *n, int32_t nranks)
         if (n->sampler[i] == NULL) return EN_ENOMEM;
     }
     n->init = eni_alloc_array(schema->count, sizeof *n->init);
-    if (n->init == NULL) return EN_ENOMEM;
+    n->scores = eni_alloc_array((size_t)nranks, sizeof *n->scores);
+    if (n->init == NULL || n->scores == NULL) return EN_ENOMEM;
     en_schema_init_param(schema, n->job.seed, n->init);
+    if (c->init != NULL) EN_TRY(eni_weights_load(c->init, schema, n->init, n->job.state));
     if (schema->nstate == 0) return EN_OK;
     n->states = eni_alloc_array((size_t)nranks * schema->nstate, sizeof *n->states);
     if (n->states == NULL) return EN_ENOMEM;
@@ -164,7 +157,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     eni_sim_config *sim = &simulation->sim;
     en_status st = open_job(n, c, simulation);
     if (st == EN_OK) st = open_lanes(n, c, plugins, sim->nranks);
-    if (st == EN_OK) st = open_vectors(n, sim->nranks);
+    if (st == EN_OK) st = open_vectors(n, c, sim->nranks);
     if (st != EN_OK) {
         eni_virtual_network_close(n);
         return st;
@@ -185,6 +178,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     sim->optimizer = job->optimizer;
     sim->hyper = job->hyper;
     sim->schedule = job->schedule;
+    sim->sum_order = (eni_sum_order)c->sum_order;
     sim->eval_every = eni_job_samples(job, c->eval_every);
     *network_out = n;
     return EN_OK;
@@ -195,7 +189,7 @@ void eni_virtual_network_close(eni_virtual_network *n)
     if (n == NULL) return;
     eni_evaluation_close(n->evaluation);
     for (int i = 0; n->lanes != NULL && i < n->nlanes; i++) {
-        lane *l = &n->lanes[i];
+        eni_virtual_lane *l = &n->lanes[i];
         en_model_free(l->model);
         eni_device_close(&l->device);
         eni_free(l->indices);
@@ -207,21 +201,33 @@ void eni_virtual_network_close(eni_virtual_network *n)
     eni_sampler_free(n->sampler[0]);
     eni_sampler_free(n->sampler[1]);
     eni_dataset_close(n->dataset);
+    eni_buckets_free(n->job.buckets);
     eni_groups_free(n->job.groups);
     eni_free(n->job.state);
     en_schema_fini(&n->job.schema);
     eni_free(n->init);
     eni_free(n->states);
+    eni_free(n->scores);
     eni_free(n);
 }
 
 /* ---- results ---- */
 
-en_status eni_virtual_network_evaluate(eni_virtual_network *n, const float *param, eni_set_score *score_out,
-                                       bool *has_accuracy_out)
+en_status eni_virtual_network_evaluate(eni_virtual_network *n, const float *param, const float *state,
+                                       eni_set_score *score_out)
 {
-    *has_accuracy_out = n->dataset->classes > 0;
-    return eni_evaluation_run(n->evaluation, param, n->states, score_out);
+    EN_TRY(eni_evaluation_run(n->evaluation, param, state, score_out));
+    if (n->dataset->classes == 0) score_out->accuracy = NAN;
+    return EN_OK;
+}
+
+en_status eni_virtual_network_test(eni_virtual_network *n, const float *param, const float *state,
+                                   eni_set_score *score_out)
+{
+    const eni_set set = set_of(n, ENI_TEST);
+    EN_TRY(eni_model_evaluate_set(n->lanes[0].model, param, state, &set, score_out));
+    if (n->dataset->classes == 0) score_out->accuracy = NAN;
+    return EN_OK;
 }
 
 en_status eni_virtual_network_digest(const eni_virtual_network *n, const float *param,

@@ -34,7 +34,7 @@ enum {
     ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
     ENI_ARENA_AREAS = 4
 };
-#define ENI_AREA_BYTES 32768u
+#define ENI_AREA_BYTES 36864u
 
 typedef struct eni_arena { /* private to arena.c, except for the inline functions below */
     uint8_t *base;

@@ -2,6 +2,7 @@
 #include "runtime/sim/sim.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,8 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults need a strategy with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
+    else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
+        why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
     else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
@@ -62,17 +65,18 @@ static en_status check(const eni_sim_config *c)
                     c->strategy->name, c->nranks, c->local_size, c->nshards, c->accumulate, why);
 }
 
-/* A rank needs its weights, a gradient that is computed or on its way, and a stack. */
+/* A rank needs its weights, a gradient that is computed or on its way, and a stack. A run that does not fit would be killed
+ * half-way. */
 static en_status check_memory(const eni_sim_config *c)
 {
-    const double vector = (double)c->problem->count * sizeof(float), has = (double)eni_host_info_memory();
-    const double least = c->nranks * (2 * vector + LEAST_BYTES);
-    if (least <= has) return EN_OK;
+    const double each = 2 * (double)c->problem->count * sizeof(float) + LEAST_BYTES,
+                 has = (double)eni_host_info_memory();
+    if (each * c->nranks <= has) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
                     "%d ranks with %" PRIu64
-                    " weights each need at least %.1f GB of memory, and this machine has "
-                    "%.1f GB: simulate fewer ranks or a smaller model",
-                    c->nranks, c->problem->count, least * 1e-9, has * 1e-9);
+                    " weights each need %.1f GB of memory, and this machine has %.1f GB: "
+                    "give -n %.0f or fewer, or a smaller model",
+                    c->nranks, c->problem->count, each * c->nranks * 1e-9, has * 1e-9, floor(has / each));
 }
 
 /* The configuration with its defaults filled in. */
@@ -156,7 +160,9 @@ static void ask_for_weights(void *sim_, void *rank)
 {
     eni_sim *sim = sim_;
     const double bytes = (double)sim->buckets->count * sizeof(float);
-    eni_sim_post(sim, sim->queue.now_ns + eni_network_hops(&sim->network, 2, bytes), come_in, rank);
+    const double hop =
+        eni_network_hop(&sim->network, ((eni_sim_rank *)rank)->world.rank, sim->stores.all[0].node, bytes);
+    eni_sim_post(sim, sim->queue.now_ns + eni_virtual_span(2 * hop), come_in, rank);
 }
 
 static en_status check_visits(const eni_sim *sim)
@@ -221,6 +227,7 @@ static en_status open_world(eni_sim *sim)
     }
     EN_TRY(open_ranks(sim));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_replay_check(sim));
     EN_TRY(eni_gradients_open(sim));
     if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
@@ -314,6 +321,13 @@ static void collect_model(eni_sim *sim)
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->means.scratch);
 }
 
+void eni_sim_model(eni_sim *sim, float *flat_out)
+{
+    eni_gradients_await_all(sim); /* the caller may read what gradients change */
+    collect_model(sim);
+    memcpy(flat_out, sim->means.scratch, sim->config->problem->count * sizeof *flat_out);
+}
+
 static en_status evaluate(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
@@ -335,11 +349,15 @@ static void name_the_stuck(eni_sim *sim)
         if (!rank->is_running) continue;
         const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
+        char with[32] = "";
+        if (request != NULL && request->dest >= 0)
+            snprintf(with, sizeof with, " with rank %d", request->dest);
+        else if (request != NULL && request->dest == EN_SERVERS)
+            snprintf(with, sizeof with, " at the servers");
         const int n = snprintf(out->stuck + at, sizeof out->stuck - at,
                                "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
                                rank->step, request != NULL ? request->doing : "its time",
-                               request != NULL ? request->bucket : 0,
-                               request != NULL && request->dest == EN_SERVERS ? " at the servers" : "");
+                               request != NULL ? request->bucket : 0, with);
         at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
     }
 }
@@ -372,6 +390,7 @@ static en_status loop(eni_sim *sim)
     const bool has_limit =
         sim->config->faults != NULL; /* of faults: EN_ETIMEOUT, and nothing has been said yet */
     if (sim->status != EN_OK && !(has_limit && sim->status == EN_ETIMEOUT)) return sim->status;
+    EN_TRY(eni_replay_end(sim));
     if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
@@ -401,6 +420,7 @@ static en_status sum_up(eni_sim *sim)
         if (sim->stores.all[k].core == NULL) continue; /* the run ended while it was down */
         const eni_store_stats *totals = eni_store_totals(sim->stores.all[k].core);
         out->updates += totals->updates + totals->touches;
+        out->parts += eni_store_nused(sim->stores.all[k].core);
         for (int32_t r = 0; r < sim->nranks; r++)
             EN_TRY(add_client(out, r, eni_store_client(sim->stores.all[k].core, r)));
     }

@@ -84,6 +84,9 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
     while (rank->asks != ENI_ASKS_NOTHING) {
         if (rank->asks == ENI_ASKS_RESULT) {
             eni_gradients_await(rank);
+        } else if (rank->asks == ENI_ASKS_RECORD) {
+            eni_gradients_await(rank);
+            eni_sim_fail(sim, sim->config->stepped(sim->config->stepped_user, &rank->done));
         } else {
             eni_sim_fail(sim, eni_gradients_begin(rank));
             sim->gradients.samples += rank->nsamples;

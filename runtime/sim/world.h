@@ -5,7 +5,7 @@
  *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
  *     gradients.c    computed on several threads
  *     shards.c       the stores themselves            virtual_time, fiber: their parts
- *     world.c        a run and its ranks, for all of them
+ *     replay.c       a recorded order of calls       world.c      a run and its ranks, for all of them
  *
  * Fault injection is in faults/, which calls these files and is called through eni_sim_faults. */
 #ifndef SIM_WORLD_H
@@ -20,6 +20,7 @@
 
 typedef struct eni_sim eni_sim;
 typedef struct eni_sim_rank eni_sim_rank;
+typedef struct eni_sim_message eni_sim_message;
 
 /* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
  * done and reported, the slot serves another. */
@@ -31,7 +32,7 @@ typedef struct eni_sim_pending {
     uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */
     uint32_t bucket;
-    int32_t dest;
+    int32_t dest; /* a rank that it needs, EN_SERVERS, or another negative number: nobody in particular */
 } eni_sim_pending;
 
 /* A rank's call on a bucket: it has one at a time (runtime/host). */
@@ -49,8 +50,8 @@ typedef struct eni_sim_job {
     en_status status;
 } eni_sim_job;
 
-/* What a fiber leaves for, besides to wait: the scheduler's stack is large enough to compute on. */
-enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT };
+/* Why a fiber leaves, besides to wait: the scheduler's stack is large enough to compute on. */
+enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT, ENI_ASKS_RECORD };
 
 struct eni_sim_rank {
     eni_sim *sim;
@@ -68,6 +69,7 @@ struct eni_sim_rank {
     int asks;                       /* ENI_ASKS_* */
     bool is_computing;              /* its gradient has begun, and was not awaited yet */
     eni_sim_job job;
+    eni_sim_step done; /* ENI_ASKS_RECORD */
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: not waiting */
 
@@ -79,6 +81,13 @@ struct eni_sim_rank {
     eni_sim_rank_result *result;
 };
 
+/* A store's place in its recorded order. */
+typedef struct eni_sim_replay {
+    uint64_t next;            /* of its arrivals */
+    int64_t now_ns;           /* on the clock of the recorded run */
+    eni_sim_message *waiting; /* came before its turn */
+} eni_sim_replay;
+
 /* A store and where it runs: shards first, or one per rank. */
 typedef struct eni_sim_store {
     eni_sim *sim;
@@ -87,6 +96,9 @@ typedef struct eni_sim_store {
     int32_t node;     /* of the network */
     int32_t peer;     /* in the event log */
     int64_t timer_ns; /* due; INT64_MAX: none */
+    int64_t free_ns;  /* when it has handled all messages so far */
+    uint64_t nserved; /* messages */
+    eni_sim_replay replay;
 } eni_sim_store;
 
 typedef struct eni_collective eni_collective;
@@ -163,12 +175,13 @@ struct eni_sim {
 };
 
 /* One message on its way, with the header of the wire. */
-typedef struct eni_sim_message {
+struct eni_sim_message {
     eni_sim *sim;
-    int32_t from, to; /* nodes of the network */
+    eni_sim_message *next; /* eni_sim_replay */
+    int32_t from, to;      /* nodes of the network */
     eni_header header;
     float data[]; /* (header.bytes / 4), and room for a canary */
-} eni_sim_message;
+};
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
 {
@@ -246,6 +259,17 @@ en_status eni_gradients_begin(eni_sim_rank *rank);
 /* Before anything reads or writes the rank's gradient, or writes its weights; also without a begin. */
 void eni_gradients_await(eni_sim_rank *rank);
 void eni_gradients_await_all(eni_sim *sim);
+/* ---- replay.c ---- */
+
+/* Whether the order is of such a run. EN_EINVAL, logged. */
+en_status eni_replay_check(const eni_sim *sim);
+
+/* A message has arrived. The next event, if its turn has come: a message, or NULL: the timer. */
+void eni_replay_wait(eni_sim_store *store, eni_sim_message *message);
+bool eni_replay_next(eni_sim_store *store, eni_sim_message **message_out);
+
+/* Whether all of the order was played, if there is one; else EN_EMISMATCH, logged. */
+en_status eni_replay_end(const eni_sim *sim);
 
 /* ---- sim.c ---- */
 

@@ -63,7 +63,9 @@ static bool has_key(eni_store *store, const char *operation, const char *key, bo
 static double table_num(en_store *table, const char *key)
 {
     eni_store *store = table_store(table);
-    return has_key(store, "num", key, false) ? eni_options_num(store->config.options, key) : 0;
+    return has_key(store, "num", key, false)
+               ? eni_options_num(store->config.options, key, store->config.world)
+               : 0;
 }
 
 static const char *table_text(en_store *table, const char *key)

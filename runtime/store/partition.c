@@ -1,6 +1,7 @@
 /* partition.c - the weights and counts of one partition. Contributions are staged in the order of their sum,
  * averaged, stepped and counted; a step writes a version buffer that nobody is reading. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/canary.h"
@@ -136,10 +137,15 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
     if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
     memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
     part->staged[at] = call;
-    call->weight = weight;
+    call->weight = store->last_weight = weight;
     call->is_staged = call->was_absorbed = true;
     if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
     return EN_OK;
+}
+
+double eni_store_last_weight(const eni_store *store)
+{
+    return store->last_weight;
 }
 
 void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call)
@@ -245,10 +251,31 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     return EN_OK;
 }
 
+/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale.
+ * An option `bound` that is not negative (hierarchical) asks for another rule. */
+static en_status check_synchronous(eni_store *store, const eni_partition *part)
+{
+    const eni_options *options = store->config.options;
+    if (!(store->config.strategy->flags & EN_SYNCHRONOUS) || part->pub.pending >= part->pub.nclients)
+        return EN_OK;
+    if (options != NULL && eni_options_has(options, "bound", false) &&
+        eni_options_num(options, "bound", store->config.world) >= 0)
+        return EN_OK;
+    store->hook.verdict = EN_EBUG;
+    snprintf(store->hook.said, sizeof store->hook.said,
+             "%.40s sets EN_SYNCHRONOUS, but steps bucket %u (shard %u, version %llu) with the gradients of "
+             "%u of %u clients: "
+             "step when all have pushed (rule 6)",
+             store->config.strategy->name, part->pub.bucket, part->pub.shard,
+             (unsigned long long)part->pub.version, part->pub.pending, part->pub.nclients);
+    return eni_fail(EN_EBUG, "store", "%s", store->hook.said);
+}
+
 /* Without any samples the step is only counted. */
 en_status eni_partition_step(eni_store *store, eni_partition *part)
 {
     if (part->nstaged == 0) return EN_OK;
+    EN_TRY(check_synchronous(store, part));
     uint64_t samples = 0, weight = 0;
     for (uint32_t i = 0; i < part->nstaged; i++) {
         samples += part->staged[i]->msg.nsamples;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/try.h"
 
@@ -149,4 +150,18 @@ uint64_t eni_histogram_quantile(const eni_histogram *histogram, double share)
         if (seen > 0 && (double)seen >= wanted) return i;
     }
     return histogram->max;
+}
+
+json_t *eni_histogram_json(const eni_histogram *h, bool has_bins)
+{
+    json_t *o = json_object(), *bins = json_array();
+    eni_json_set_number(o, "mean", eni_histogram_mean(h));
+    ENI_JSON_SET_INTS(o, {"p50", eni_histogram_quantile(h, 0.50)}, {"p95", eni_histogram_quantile(h, 0.95)},
+                      {"p99", eni_histogram_quantile(h, 0.99)}, {"max", h->max}, {"count", h->count},
+                      {"sum", h->sum});
+    for (uint32_t v = 0; has_bins && v < h->bins; v++)
+        if (h->bin[v] > 0)
+            json_array_append_new(bins, json_pack("[I, I]", (json_int_t)v, (json_int_t)h->bin[v]));
+    json_object_set_new(o, "histogram", bins);
+    return o;
 }

@@ -8,6 +8,8 @@
 #ifndef STORE_STALENESS_H
 #define STORE_STALENESS_H
 
+#include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -52,5 +54,8 @@ double eni_histogram_mean(const eni_histogram *histogram);
 /* The least value that at least `share` (0 .. 1) of the counted ones do not exceed; 0 if empty. Beyond
  * ENI_HISTOGRAM_MAX it answers the maximum. */
 uint64_t eni_histogram_quantile(const eni_histogram *histogram, double share);
+
+/* As result.json has it: mean, quantiles, and with has_bins [value, count] of each bin. */
+json_t *eni_histogram_json(const eni_histogram *histogram, bool has_bins);
 
 #endif

@@ -11,6 +11,7 @@
  * actions. */
 #include "runtime/store/store.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
         .shard = (uint32_t)config->shard,
         .count = hi - part->lo,
         .min_clock = UINT64_MAX,
+        .nranks = (uint32_t)config->world,
     };
     if (part->pub.count == 0) return EN_OK;
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;
@@ -590,6 +592,7 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
     const uint64_t version = part->pub.version;
     store->current = call;
     store->did_touch = false;
+    store->last_weight = NAN;
     en_status st;
     if (strategy->on_push != NULL)
         st = eni_store_hook_push(store, part, call);

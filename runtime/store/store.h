@@ -282,6 +282,10 @@ void eni_store_release(void *weights, void *buffer);
 const eni_store_stats *eni_store_totals(const eni_store *store);
 const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t client);
 
+/* With which weight on_push absorbed the last push that was taken in; NAN: it did not, and may have touched the
+ * weights, or dropped the push. */
+double eni_store_last_weight(const eni_store *store);
+
 /* Whether every partition that is not empty has its initial weights. */
 bool eni_store_is_initialised(const eni_store *store);
 

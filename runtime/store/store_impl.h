@@ -17,7 +17,7 @@ enum { ENI_STORE_OUTSTANDING = 8 };
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
 
-/* What makes a held call worth asking about again: EN_HOLD, EN_HOLD_VERSION, EN_HOLD_CLOCK. */
+/* The event after which a held call is asked about again: EN_HOLD, EN_HOLD_VERSION, EN_HOLD_CLOCK. */
 enum { ENI_WAITS_ANY, ENI_WAITS_VERSION, ENI_WAITS_CLOCK, ENI_WAITS };
 
 /* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
@@ -145,6 +145,7 @@ struct eni_store {
     bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
     bool did_touch;     /* in that hook */
+    double last_weight; /* eni_store_last_weight */
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */

@@ -133,6 +133,13 @@ static en_status local_sendrecv(en_host *host, const en_bucket *bucket)
     return EN_OK;
 }
 
+static en_status sendrecv_in_place(en_host *host, const en_bucket *bucket)
+{
+    const int next = (host->world->rank + 1) % host->world->nranks;
+    host->sendrecv(host, EN_WORLD, EN_GRAD, bucket, next, bucket->grad, next, bucket->grad);
+    return EN_OK;
+}
+
 static en_status carries_nothing(en_host *host, const en_bucket *bucket)
 {
     host->sendrecv(host, EN_WORLD, 0, bucket, 0, bucket->grad, 0, bucket->param);
@@ -287,6 +294,7 @@ static void test_what_is_not_there_yet_is_refused(void **state)
                  {"group 7", other_group, "group 7"},
                  {"local", cut_otherwise, "EN_LOCAL"},
                  {"sendrecv", local_sendrecv, "called sendrecv for a group"},
+                 {"in place", sendrecv_in_place, "that it sends"},
                  {"what", carries_nothing, "EN_GRAD"},
                  {"word", word, "word 77"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,10 +1,15 @@
-/* test_virtual.c - `entrain sim --model`: a network in virtual time ends with the bytes of a run on real ranks. */
+/* test_virtual.c - `entrain sim --model`: a network in virtual time ends with the bytes of a run on real ranks, and leaves the
+ * same files; a recorded order; what is said of times. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/system/run.h"
 
-/* Promise: a network in virtual time ends with the weights of a run on real ranks, byte for byte. */
+/* Promise: a network in virtual time ends with the weights of a run on real ranks, byte for byte.
+ * Promise: a run in virtual time leaves the files of a run on real ranks, with the same results and the same curve over samples.
+ * Promise: with the recorded order of a run with a server, virtual time ends with its weights, byte for byte.
+ * Promise: a sendrecv whose partner never comes ends the run, and both ranks are named. */
 
 #define COMMON                                                                                               \
     "--limit-train-samples=103 --limit-test-samples=16 --epochs=2 --batch-size=8 --device=ref --lr=0.02 "    \
@@ -20,6 +25,15 @@ static const virtual_case cases[] = {
     {"hybrid:ps=fc1.weight", "--model=convnet --optimizer=adamw --data=synthetic"},
     {"hierarchical", "--model=mlp --nesterov --momentum=0.5 --data=synthetic"},
     {"grouped:period=4 --groups=2", "--model=mlp --lr-schedule=cosine --lr-warmup=40 --data=synthetic"},
+    {"local-sgd:period=4,start=3", "--model=mlp --momentum=0.9 --data=synthetic"},
+    {"slowmo:period=3,buffer=average",
+     "--model=mlp --nesterov --momentum=0.5 --lr-warmup=40 --data=synthetic"},
+    {"diloco:period=3", "--model=mlp --optimizer=adamw --data=synthetic"},
+    {"diloco:period=5 --groups=2", "--model=mlp --momentum=0.9 --data=synthetic"},
+    {"d-psgd", "--model=mlp --momentum=0.9 --data=synthetic"},
+    {"d-psgd:graph=complete", "--model=mlp --momentum=0.9 --data=synthetic"},
+    {"d-psgd:graph=exponential", "--model=mlp --nesterov --momentum=0.5 --data=synthetic"},
+    {EN_BUILD_DIR "/test/plugins/zoo.so@pairs", "--model=convnet --data=synthetic"}, /* ranks that sit out */
     {"ring", "--model=resnet18:width=2,stem=cifar --data=synthetic --momentum=0.9 --augment=crop:32:4,flip"},
 };
 
@@ -44,6 +58,7 @@ static void virtual_is_real(void **state)
         for (int workers = 2; workers <= 4; workers++) {
             if (workers == 3 && strstr(cases[i].strategy, "groups=2") != NULL)
                 continue; /* of two and of one */
+            if (workers == 3 && strstr(cases[i].strategy, "exponential") != NULL) continue; /* refused */
             virtual_hash(&cases[i], workers, hash);
             json_t *real =
                 train(120, "-n %d --strategy=%s %s " COMMON, workers, cases[i].strategy, cases[i].network);
@@ -52,13 +67,279 @@ static void virtual_is_real(void **state)
                          cases[i].network, workers, hash, text_at(real, "params_sha256"));
             json_decref(real);
         }
-    promise("ring, ps-sync, hybrid, hierarchical, grouped in virtual time = on real ranks, W = 2, 3, 4: mlp, "
+    promise("ring, ps-sync, hybrid, hierarchical, grouped, local-sgd, slowmo, diloco, d-psgd in virtual time "
+            "= on "
+            "real ranks, W = 2, 3, 4: mlp, "
             "convnet "
             "(AdamW), resnet18 (crops, running statistics), ragged ends");
 }
 
+/* Text and JSON say how long things take, by groups of ranks. */
+static void timing_is_told(void **state)
+{
+    static const char args[] =
+        "sim -n 4 --local-size=2 --strategy=ps-async --steps=4 --compute=0-2=exp:1ms;3=fixed:4ms "
+        "--straggler=1:4,2-3=transient:3:0.1:5 --net=machines=rate:10MB,delay:1ms "
+        "--server-time=20us+1ms/MB";
+    static const char *const lines[] = {
+        "compute     ranks 0-2 exp:1ms; rank 3 fixed:4ms\n",
+        "stragglers  rank 1 4 times as slow; ranks 2-3 3 times as slow for 5 steps, begun with probability "
+        "0.1 in each\n",
+        "network     ranks 0-3 1000 MB/s (8000 Mbit/s) each way, 50 us more latency; machines 0-1 10 MB/s "
+        "(80 Mbit/s) each "
+        "way, 1000 us more latency; server 0 1000 MB/s (8000 Mbit/s) each way, 50 us more latency\n",
+        "server time server 0 fixed:20us; server 0 1 ms/MB\n", "theory 3; samples dropped 0 %\n"};
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "%s", args);
+    assert_int_equal(process_wait(&p, 60), 0);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (strstr(process_out(&p), lines[i]) == NULL)
+            fail_msg("no line %s in\n%s", lines[i], process_out(&p));
+    process_start(&p, "entrain", NULL, "%s --json", args);
+    assert_int_equal(process_wait(&p, 60), 0);
+    json_t *said = json_loads(process_out(&p), 0, NULL),
+           *want = json_loads("[[\"ranks 0-2\", \"exp:1ms\"], [\"rank 3\", \"fixed:4ms\"]]", 0, NULL);
+    const json_t *timing = json_object_get(said, "timing");
+    assert_true(json_equal(json_object_get(timing, "compute"), want));
+    assert_int_equal(json_array_size(json_object_get(timing, "stragglers")), 2);
+    assert_int_equal(json_array_size(json_object_get(timing, "network")), 3);
+    assert_int_equal(json_array_size(json_object_get(timing, "server_time")), 2);
+    json_decref(want);
+    json_decref(said);
+}
+
+#define RECORDED                                                                                             \
+    "--strategy=%s --model=%s --data=synthetic --shards=2 --batch-size=8 --device=ref --lr=0.02 --steps=12 " \
+    "--limit-train-samples=500 --limit-test-samples=16 "
+
+/* `entrain sim` with these flags plays what the last train() has recorded. Its exit code. */
+static int replay(process *p, const char *strategy, const char *network, const char *others)
+{
+    process_start(p, "entrain", NULL, "sim --replay-order=%s " RECORDED " %s", train_out(), strategy, network,
+                  others);
+    return process_wait(p, 120);
+}
+
+static void a_recorded_order_is_played(void **state)
+{
+    static const char *const strategies[] = {"ps-async", "ssp:bound=1"}, *const networks[] = {"mlp",
+                                                                                              "convnet"};
+    process p;
+    char workers[16];
+    (void)state;
+    for (int s = 0; s < 2; s++)
+        for (int n = 0; n < 2; n++)
+            for (int w = 2; w <= 4; w++) {
+                json_decref(train(120, "-n %d --record-order --straggler=1:2 " RECORDED, w, strategies[s],
+                                  networks[n]));
+                snprintf(workers, sizeof workers, "-n %d", w);
+                if (replay(&p, strategies[s], networks[n], workers) != 0 ||
+                    process_says(&p, "byte for byte", "") != 1)
+                    fail_msg("%s, %s, %d workers\n%s", strategies[s], networks[n], w, process_err(&p));
+            }
+    promise("ps-async and ssp, W = 2, 3, 4, mlp and convnet, two shards: virtual time plays the recorded "
+            "order and ends "
+            "with the weights of the run");
+}
+
+static void what_does_not_fit_is_not_played(void **state)
+{
+    static const char *const others[][2] = {{"-n 3", "metrics-2.jsonl"},
+                                            {"-n 2 --shards=1", "shard 0 of 1"},
+                                            {"-n 2 --model=mlp", "elements"},
+                                            {"-n 2 --steps=11", "micro-batch"},
+                                            {"-n 2 --strategy=ps-sync", "no call"},
+                                            {"-n 2 --strategy=ring", "servers"},
+                                            {"-n 2 --lr=0.03", "params_sha256"}};
+    process p;
+    char path[256];
+    (void)state;
+    json_decref(train(120, "-n 2 --record-order " RECORDED, "ps-async", "convnet"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (replay(&p, "ps-async", "convnet", others[i][0]) != 2 ||
+            process_says(&p, "--replay-order", others[i][1]) != 1)
+            fail_msg("%s:\n%s", others[i][0], process_err(&p));
+    snprintf(path, sizeof path, "%s/metrics-1.jsonl", train_out()); /* its last line is lost */
+    json_t *steps = read_lines(path);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (size_t i = 0; i + 1 < json_array_size(steps); i++) {
+        json_dumpf(json_array_get(steps, i), file, JSON_COMPACT);
+        fputs("\n", file);
+    }
+    fclose(file);
+    json_decref(steps);
+    assert_int_equal(replay(&p, "ps-async", "convnet", "-n 2"), 2);
+    assert_int_equal(process_says(&p, "--replay-order", "rank 1"), 1);
+    process_start(&p, "entrain", NULL,
+                  "run -n 2 --strategy=ring --model=mlp --data=synthetic --record-order");
+    assert_int_equal(process_wait(&p, 60), 2);
+    assert_int_equal(process_says(&p, "--record-order", "ring"), 1);
+    promise("%zu orders that do not fit, and one with a line missing, are refused",
+            sizeof others / sizeof *others);
+}
+
+/* Rank 0 waits for rank 1, which trains on alone; in both worlds. */
+static void a_partner_that_never_comes(void **state)
+{
+    (void)state;
+    process p;
+    for (int is_real = 0; is_real < 2; is_real++) {
+        process_start(&p, "entrain", NULL,
+                      "%s -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/zoo.so@lonely "
+                      "--model=mlp --data=synthetic " COMMON,
+                      is_real ? "run" : "sim");
+        assert_int_not_equal(process_wait(&p, 60), 0);
+        const char *said = process_err(&p);
+        if (strstr(said, "rank 0 in step 0") == NULL || strstr(said, "sendrecv") == NULL ||
+            strstr(said, "rank 1") == NULL)
+            fail_msg("%s", said);
+    }
+    promise("a sendrecv without a partner ends with both ranks named, on real ranks after 5 s");
+}
+
+/* ---- files ---- */
+
+#define OF_BOTH "--model=mlp --data=synthetic --momentum=0.9 --eval-every=30 --holdout=20 --target=90 " COMMON
+
+/* `entrain sim --out` with these flags. */
+static void simulate(const char *out, const char *flags)
+{
+    process p;
+    process_start(&p, "entrain", NULL, "sim --out=%s %s", out, flags);
+    if (process_wait(&p, 120) != 0) fail_msg("sim %s\n%s", flags, process_err(&p));
+}
+
+static json_t *result_in(const char *dir)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/result.json", dir);
+    json_t *result = json_load_file(path, 0, NULL);
+    if (result == NULL) fail_msg("no %s", path);
+    return result;
+}
+
+static void expect_same(const json_t *real, const json_t *virtual, const char *const *keys, const char *where)
+{
+    for (size_t i = 0; keys[i] != NULL; i++) {
+        const json_t *a = json_object_get(real, keys[i]), *b = json_object_get(virtual, keys[i]);
+        if (a != b && !json_equal(a, b)) /* both NULL: "bracket" of a point of the grid */
+            fail_msg("%s: %s is %s on real ranks, %s in virtual time", where, keys[i],
+                     json_dumps(a, JSON_ENCODE_ANY), json_dumps(b, JSON_ENCODE_ANY));
+    }
+}
+
+static void expect_same_lines(const char *real, const char *virtual, const char *name,
+                              const char *const *keys)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", real, name);
+    json_t *a = read_lines(path);
+    snprintf(path, sizeof path, "%s/%s", virtual, name);
+    json_t *b = read_lines(path);
+    assert_true(json_array_size(a) > 3);
+    assert_int_equal(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++)
+        expect_same(json_array_get(a, i), json_array_get(b, i), keys, path);
+    json_decref(a);
+    json_decref(b);
+}
+
+/* The members that do not depend on time or on what carries the vectors. */
+static const char *const of_result[] = {
+    "schema",          "strategy",     "strategy_options", "workers",
+    "model",           "data",         "data_sha256",      "seed",
+    "budget",          "holdout",      "target",           "device",
+    "shards",          "buckets",      "batch_size",       "lr",
+    "momentum",        "assign",       "per_worker",       "steps",
+    "updates",         "train_loss",   "train_accuracy",   "test_loss",
+    "init_sha256",     "order_sha256", "params_sha256",    "diverged",
+    "test_accuracy",   "stragglers",   "theory_bytes",     "samples_computed",
+    "samples_applied", "exit",         "payload_bytes",    NULL};
+static const char *const of_point[] = {"samples",          "update",  "holdout_loss",
+                                       "holdout_accuracy", "bracket", NULL};
+static const char *const of_step[] = {"step",     "epoch",        "samples",       "nsamples",
+                                      "update",   "base_version", "loss",          "lr",
+                                      "accuracy", "schema",       "payload_bytes", NULL};
+
+static void files_are_those_of_a_run(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync --shards=1"};
+    char out[300], again[340], flags[700];
+    (void)state;
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        snprintf(flags, sizeof flags, "-n 2 --strategy=%s " OF_BOTH, strategies[i]);
+        snprintf(out, sizeof out, "%s/virtual-%zu", system_folder(), i);
+        json_t *real = train(120, "%s", flags);
+        simulate(out, flags);
+        json_t *virtual = result_in(out);
+        expect_same(real, virtual, of_result, strategies[i]);
+        assert_null(json_object_get(real, "simulated"));
+        assert_string_equal(text_at(virtual, "simulated.clock"), "virtual");
+        expect_same_lines(train_out(), out, "eval.jsonl", of_point);
+        expect_same_lines(train_out(), out, "metrics-0.jsonl", of_step);
+        expect_same_lines(train_out(), out, "metrics-1.jsonl", of_step);
+
+        /* its own config.yaml repeats it to the last event, that of the real run to the last byte of the weights */
+        snprintf(again, sizeof again, "%s-again", out);
+        snprintf(flags, sizeof flags, "--config=%s/config.yaml", out);
+        simulate(again, flags);
+        json_t *repeated = result_in(again);
+        assert_string_equal(text_at(repeated, "simulated.log_sha256"),
+                            text_at(virtual, "simulated.log_sha256"));
+        json_decref(repeated);
+        snprintf(again, sizeof again, "%s-real", out);
+        snprintf(flags, sizeof flags, "-n 2 --shards=1 --config=%s/config.yaml", train_out());
+        simulate(again, flags);
+        repeated = result_in(again);
+        assert_string_equal(text_at(repeated, "params_sha256"), text_at(real, "params_sha256"));
+        json_decref(repeated);
+        json_decref(virtual);
+        json_decref(real);
+    }
+    promise(
+        "ring, ps-sync, W = 2: result.json, eval.jsonl and metrics of a run in virtual time = those on real "
+        "ranks, but for times and moved bytes");
+}
+
+/* More than 64 ranks share a file of metrics; the report reads it. */
+static void many_ranks_share_a_file(void **state)
+{
+    char out[300], path[400];
+    process p;
+    (void)state;
+    snprintf(out, sizeof out, "%s/many", system_folder());
+    simulate(out,
+             "-n 65 --strategy=ps-async --compute=exp:10ms --max-samples=1040 --model=mlp --data=synthetic "
+             "--limit-train-samples=520 --limit-test-samples=16 --batch-size=8 --device=ref");
+    snprintf(path, sizeof path, "%s/metrics-all.jsonl", out);
+    json_t *lines = read_lines(path), *line;
+    size_t i;
+    double samples = 0;
+    json_array_foreach(lines, i, line)
+    {
+        assert_in_range(json_integer_value(json_object_get(line, "rank")), 0, 64);
+        samples += number_at(line, "nsamples");
+    }
+    assert_true(samples > 1039 && samples < 1041);
+    json_decref(lines);
+    process_start(&p, "entrain", NULL, "report %s", out);
+    assert_int_equal(process_wait(&p, 60), 0);
+    process_start(&p, "entrain", NULL, "sim -n 2 --steps=3 --model=mlp --data=synthetic --overwrite --out=%s",
+                  out);
+    assert_int_equal(process_wait(&p, 60), 0);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real),
+                                       cmocka_unit_test(timing_is_told),
+                                       cmocka_unit_test(a_recorded_order_is_played),
+                                       cmocka_unit_test(what_does_not_fit_is_not_played),
+                                       cmocka_unit_test(a_partner_that_never_comes),
+                                       cmocka_unit_test(files_are_those_of_a_run),
+                                       cmocka_unit_test(many_ranks_share_a_file)};
     return system_main(tests);
 }
