@@ -25,8 +25,8 @@ typedef struct eni_facts {
     en_theory theory;      /* for nfirst ranks */
     double staleness;      /* by theory; NAN: none */
     uint64_t updates;
-    double computed;      /* samples of all ranks */
-    const float *weights; /* (schema.count) at the end; their running statistics are in job->state */
+    double computed;       /* samples of all ranks */
+    const float *weights;  /* (schema.count) at the end; their running statistics are in job->state */
     double loss, accuracy; /* of these on the test set; NAN: not known */
 } eni_facts;
 

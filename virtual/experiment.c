@@ -14,7 +14,9 @@
 #include "models/formats/weights.h"
 #include "rank/run_facts.h"
 
-enum { FILES = 64 }; /* metrics-RANK.jsonl; of more ranks there is one file */
+enum {
+    DETAILED = 64
+}; /* ranks; of more there is one file of metrics, and result.json has sums and the first ones */
 
 /* Sums over the steps of one rank. */
 typedef struct tally {
@@ -28,15 +30,15 @@ struct eni_experiment {
     eni_about about;
     eni_record_options records;
     eni_curve *curve;
-    eni_recorder *recorders[FILES];
+    eni_recorder *recorders[DETAILED];
     int nrecorders;
-    tally *ranks;  /* (nranks) */
-    eni_stats sum; /* rank 0's */
-    float *model;  /* (schema.count) of a point */
-    float *state;  /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
-    uint64_t version;         /* of rank 0's weights */
-    uint64_t samples;         /* of steps that have ended: with claims of any rank, else of all ranks */
-    uint64_t round, nbehind;  /* without claims: the first step that some ranks have not ended; how many */
+    tally *ranks;            /* (nranks) */
+    eni_stats sum;           /* rank 0's */
+    float *model;            /* (schema.count) of a point */
+    float *state;            /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
+    uint64_t version;        /* of rank 0's weights */
+    uint64_t samples;        /* of steps that have ended: with claims of any rank, else of all ranks */
+    uint64_t round, nbehind; /* without claims: the first step that some ranks have not ended; how many */
     bool has_begun, has_result;
     eni_set_score first;
     int out_fd; /* of --out, locked; -1 */
@@ -230,9 +232,9 @@ static en_status open_folder(eni_experiment *e)
     EN_TRY(eni_out_clear(e->out_fd, c->out));
     EN_TRY(eni_config_write(c, c->out));
     EN_TRY(eni_dataset_sha256(e->asked.network->dataset, e->asked.network->job.data_sha256));
-    const int nfiles = nranks > FILES ? 1 : nranks;
+    const int nfiles = nranks > DETAILED ? 1 : nranks;
     for (; e->nrecorders < nfiles; e->nrecorders++)
-        EN_TRY(eni_recorder_open(c->out, nranks > FILES ? ENI_RECORDER_ALL : e->nrecorders, 0, 0,
+        EN_TRY(eni_recorder_open(c->out, nranks > DETAILED ? ENI_RECORDER_ALL : e->nrecorders, 0, 0,
                                  &e->recorders[e->nrecorders]));
     return EN_OK;
 }
@@ -316,15 +318,16 @@ static json_t *report_of_store(const eni_sim_result *r)
     ENI_JSON_SET_INTS(o, {"parts", r->parts}, {"updates", per_model(r, r->updates)}, {"holds", r->holds},
                       {"max_clocks_ahead", r->clocks_ahead}, {"pushes", per_model(r, r->pushes)});
     json_object_set_new(o, "staleness", eni_histogram_json(&r->staleness, true));
-    json_object_set_new(o, "staleness_steady", eni_histogram_json(&r->staleness, true)); /* it counts no others */
-    for (int32_t i = 0; i < r->nranks; i++) {
+    json_object_set_new(o, "staleness_steady",
+                        eni_histogram_json(&r->staleness, true)); /* it counts no others */
+    for (int32_t i = 0; i < r->nranks && i < DETAILED; i++) {
         const eni_sim_rank_result *rank = &r->rank[i];
         json_t *worker = json_object();
         ENI_JSON_SET_INTS(worker, {"rank", (uint64_t)i}, {"pushes", per_model(r, rank->pushes)},
                           {"samples_applied", per_model(r, rank->applied)},
                           {"samples_dropped", per_model(r, rank->dropped)}, {"holds", rank->holds},
                           {"max_clocks_ahead", rank->clocks_ahead});
-        json_object_set_new(worker, "staleness", eni_histogram_json(&rank->staleness, r->nranks <= FILES));
+        json_object_set_new(worker, "staleness", eni_histogram_json(&rank->staleness, true));
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
@@ -340,14 +343,15 @@ static double add_per_worker(const eni_experiment *e, const eni_sim_result *r, b
         const double own = (double)e->ranks[i].samples,
                      its = has_store ? (double)per_model(r, r->rank[i].applied) : own,
                      lost = has_store ? (double)per_model(r, r->rank[i].dropped) : 0;
+        computed += own;
+        applied += its;
+        dropped += lost;
+        if (i >= DETAILED) continue;
         json_t *o = json_object();
         eni_json_set_int(o, "rank", (uint64_t)i);
         eni_json_set_int(o, "steps", e->ranks[i].steps);
         eni_facts_samples(o, own, its, lost);
         json_array_append_new(list, o);
-        computed += own;
-        applied += its;
-        dropped += lost;
     }
     json_object_set_new(result, "per_worker", list);
     eni_facts_samples(result, computed, applied, dropped);
@@ -390,7 +394,7 @@ static eni_facts facts_of(const eni_experiment *e)
 static en_status write_result(eni_experiment *e, const eni_sim_result *r, const float *weights,
                               const eni_set_score *test)
 {
-    static const char *const unknown[] = {"wire_bytes", "shm_bytes", "tcp_info_bytes", "cpu_seconds",
+    static const char *const unknown[] = {"wire_bytes", "shm_bytes",      "tcp_info_bytes", "cpu_seconds",
                                           "max_rss",    "startup_seconds"}; /* of real ranks only */
     json_t *reports = json_array(), *result = json_object();
     eni_facts facts = facts_of(e);
@@ -411,6 +415,8 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     en_status st = eni_facts_outcome(&facts, result);
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         json_object_set_new(result, unknown[i], json_null());
+    for (int32_t i = r->nranks; i-- > DETAILED;)
+        json_array_remove(reports, (size_t)i);
     eni_json_set_text(result, "exit", "ok");
     if (st == EN_OK) st = eni_facts_write(e->records.out, result);
     e->has_result = st == EN_OK;
@@ -439,7 +445,8 @@ en_status eni_experiment_finish(eni_experiment *e, const eni_sim_result *r, cons
     EN_TRY(close_recorders(e));
     EN_TRY(eni_curve_finish(e->curve, &end_out->curve));
     EN_TRY(eni_step_check_finite(ENI_STEP_FINAL, end_out->curve.last.loss, n->job.schedule.base));
-    end_out->test = (eni_set_score){.loss = end_out->curve.last.loss, .accuracy = end_out->curve.last.accuracy};
+    end_out->test =
+        (eni_set_score){.loss = end_out->curve.last.loss, .accuracy = end_out->curve.last.accuracy};
     if (n->split == ENI_HOLDOUT) EN_TRY(eni_virtual_network_test(n, weights, e->state, &end_out->test));
     if (e->state != NULL) memcpy(n->job.state, e->state, n->job.schema.nstate * sizeof *e->state);
     if (e->records.save != NULL)

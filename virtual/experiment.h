@@ -14,8 +14,8 @@ typedef struct eni_experiment_config {
     const char *version;      /* of this program */
     int argc;
     char *const *argv;
-    eni_virtual *simulation;      /* gets hooks: evaluate, stepped */
-    eni_virtual_network *network; /* opened for it */
+    eni_virtual *simulation;                              /* gets hooks: evaluate, stepped */
+    eni_virtual_network *network;                         /* opened for it */
     void (*on_point)(void *user, const eni_point *point); /* of the curve, when it is finished */
     void *user;
 } eni_experiment_config;
@@ -32,8 +32,8 @@ en_status eni_experiment_open(const eni_experiment_config *config, eni_experimen
 
 /* After a run of the simulation that ended well, with its final weights: evaluates the curve, and writes --save and the last
  * files. */
-en_status eni_experiment_finish(eni_experiment *experiment, const eni_sim_result *result, const float *weights,
-                                eni_experiment_end *end_out);
+en_status eni_experiment_finish(eni_experiment *experiment, const eni_sim_result *result,
+                                const float *weights, eni_experiment_end *end_out);
 
 /* Closes the files; of a run without an end, result.json says so. NULL is fine. */
 void eni_experiment_close(eni_experiment *experiment);
