@@ -492,15 +492,15 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
 }
 
 /* A run of the plan. */
-typedef struct trial {
+typedef struct planned {
     int setting, arm, seed, order;
     bool is_again;
     char dir[1024], relative[160], started[32];
-} trial;
+} planned;
 
-static trial make_trial(comparison *c, int setting, int arm, int seed, bool is_again)
+static planned make_run_of(comparison *c, int setting, int arm, int seed, bool is_again)
 {
-    trial t = {.setting = setting, .arm = arm, .seed = seed, .order = c->order++, .is_again = is_again};
+    planned t = {.setting = setting, .arm = arm, .seed = seed, .order = c->order++, .is_again = is_again};
     char label[LABEL_BYTES];
     time_t now = time(NULL);
     struct tm utc;
@@ -513,7 +513,7 @@ static trial make_trial(comparison *c, int setting, int arm, int seed, bool is_a
 }
 
 /* A failed run is recorded and costs no other run. A repeated one counts once all arms have been repeated. */
-static en_status record(comparison *c, const trial *t, en_status st, eni_launch_outcome *outcome)
+static en_status record(comparison *c, const planned *t, en_status st, eni_launch_outcome *outcome)
 {
     /* the user's signal, which ends the comparison; not a run that was ended alone */
     const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
@@ -540,7 +540,7 @@ static en_status record(comparison *c, const trial *t, en_status st, eni_launch_
 
 static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
 {
-    const trial t = make_trial(c, setting, arm, seed, is_again);
+    const planned t = make_run_of(c, setting, arm, seed, is_again);
     eni_launch_outcome outcome = {NAN, -1, ""};
     eni_live_begin(&c->live, c->line[setting][arm]);
     const en_status st = train(c, setting, arm, seed, t.dir, &outcome);
@@ -635,11 +635,11 @@ static en_status run_all(comparison *c)
 
 typedef struct pool {
     eni_simulation simulations[ENI_SIMULATIONS_MAX];
-    trial trials[ENI_SIMULATIONS_MAX];
+    planned runs[ENI_SIMULATIONS_MAX];
     int n, nrunning;
 } pool;
 
-static en_status start(comparison *c, pool *p, const trial *t)
+static en_status start(comparison *c, pool *p, const planned *t)
 {
     int place = 0;
     eni_config run;
@@ -649,7 +649,7 @@ static en_status start(comparison *c, pool *p, const trial *t)
     en_status st = set_run(c, &run, t->setting, t->seed, t->dir, 0);
     if (st == EN_OK) st = eni_simulation_start(&run, &p->simulations[place]);
     eni_config_fini(&run);
-    p->trials[place] = *t;
+    p->runs[place] = *t;
     p->nrunning += st == EN_OK;
     return st;
 }
@@ -659,7 +659,7 @@ static en_status finish_one(comparison *c, pool *p)
     eni_launch_outcome outcome = {NAN, -1, ""};
     int place = 0;
     EN_TRY(eni_simulations_wait(p->simulations, p->n, c->context->signal_fd, &place, outcome.cause));
-    const trial *t = &p->trials[place];
+    const planned *t = &p->runs[place];
     p->nrunning--;
     eni_live_begin(&c->live, c->line[t->setting][t->arm]);
     c->live.line[c->live.active].now.loss = NAN; /* not followed */
@@ -677,7 +677,7 @@ static en_status simulate_all(comparison *c)
             const int arm = (i + at.seed + at.setting) % c->narms;
             if (find_run(c, at.setting, arm, at.seed, false) != NULL) continue;
             if (p.nrunning == p.n) st = finish_one(c, &p);
-            const trial t = make_trial(c, at.setting, arm, at.seed, false);
+            const planned t = make_run_of(c, at.setting, arm, at.seed, false);
             if (st == EN_OK) st = start(c, &p, &t);
         }
     while (st == EN_OK && p.nrunning > 0)

@@ -26,7 +26,8 @@ static void become(char **argv, pid_t parent, int log_fd)
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)
+    if (dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
+        dup2(log_fd, STDERR_FILENO) < 0)
         _exit(126);
     execv(self, argv);
     _exit(127);
@@ -50,7 +51,8 @@ static char **command_of(char *const *flags)
 en_status eni_simulation_start(const eni_config *run, eni_simulation *simulation_out)
 {
     const pid_t parent = getpid();
-    char **flags = eni_config_argv(run, ENI_SIM, "entrain"), **argv = flags == NULL ? NULL : command_of(flags);
+    char **flags = eni_config_argv(run, ENI_SIM, "entrain"),
+         **argv = flags == NULL ? NULL : command_of(flags);
     const int log_fd = memfd_create("entrain sim", MFD_CLOEXEC);
     const pid_t pid = log_fd < 0 || argv == NULL ? -1 : fork();
     if (pid == 0) become(argv, parent, log_fd);

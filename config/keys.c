@@ -653,8 +653,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
         {"entrain check", "[FLAG ..]",
          "Checks that processes can communicate: one all-reduce and one push-pull with a known sum.", 0, 0,
          ""},
-    [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from the files of runs.", 1, 1,
-                    ""},
+    [ENI_REPORT] =
+        {"entrain report", "FOLDER [FOLDER ..] [FLAG ..]",
+         "Makes report.html from the files of runs; of several folders in the first one, or in --out.", 1, 8,
+         ""},
     [ENI_STRATEGIES] = {"entrain strategies", "[NAME|FILE.so ..]",
                         "Lists strategies with options and papers.", 0, 64, ""},
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},

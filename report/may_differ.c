@@ -122,6 +122,7 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
 static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
                        const eni_run *b)
 {
+    if (study->settings[a->setting].study != study->settings[b->setting].study) return false; /* of a page */
     const bool is_made =
         strcmp(name, "data_sha256") == 0 && a->data != NULL && strcmp(a->data, "synthetic") == 0;
     switch (who) {

@@ -22,7 +22,7 @@ static en_status draw_panels(eni_canvas *canvas, double most, const char *absent
     return EN_OK;
 }
 
-/* Of many ranks the pictures have the first few; the CSV has all. */
+/* A picture of many ranks has the first few; the CSV has all. */
 enum { MANY_RANKS = 16, FEW_RANKS = 8 };
 
 static bool is_drawn(const eni_run *run, int rank)

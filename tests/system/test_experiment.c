@@ -151,7 +151,7 @@ static void many_ranks_share_a_file(void **state)
 /* ---- a study ---- */
 
 #define STUDY                                                                                                \
-    "--model=mlp --data=synthetic --limit-train-samples=600 --limit-test-samples=50 --batch-size=8 "       \
+    "--model=mlp --data=synthetic --limit-train-samples=600 --limit-test-samples=50 --batch-size=8 "         \
     "--device=ref --quiet --arm=ring --arm=ps-sync --arm=ps-async:lr=0.005 "
 
 static void run_entrain(int expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -202,8 +202,9 @@ static void a_study_in_virtual_time(void **state)
     snprintf(dir, sizeof dir, "%s/study", system_folder());
     snprintf(again, sizeof again, "%s/study-threads", system_folder());
     run_entrain(0, "compare --virtual -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 " STUDY "--out=%s", dir);
-    run_entrain(0, "compare --virtual -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 --threads=2 " STUDY "--out=%s",
-                again); /* one at a time */
+    run_entrain(
+        0, "compare --virtual -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 --threads=2 " STUDY "--out=%s",
+        again); /* one at a time */
     json_t *study = json_in(dir, "compare.json"), *report = json_in(dir, "report.json");
     const json_t *runs = json_object_get(study, "runs");
     assert_true(json_is_true(json_object_get(study, "simulated")));
@@ -223,7 +224,9 @@ static void a_study_in_virtual_time(void **state)
     assert_int_equal(json_array_size(json_object_get(report, "table")), 3);
     assert_string_equal(text_at(report, "fairness"), "PASS");
     assert_true(page_has(dir, "All runs are in virtual time"));
-    run_entrain(0, "compare --virtual --resume -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 " STUDY "--out=%s", dir);
+    run_entrain(0,
+                "compare --virtual --resume -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 " STUDY "--out=%s",
+                dir);
     json_decref(study);
     json_decref(report);
     promise("compare --virtual: 3 arms, 3 seeds, the same events on one core as on several");
@@ -236,8 +239,11 @@ static void a_failure_and_a_signal(void **state)
     process p;
     (void)state;
     snprintf(dir, sizeof dir, "%s/failing", system_folder());
-    run_entrain(1, "compare --virtual -n 2 --model=mlp --data=synthetic --limit-train-samples=400 --device=ref --quiet "
-                   "--batch-size=8 --arm=ring --arm=bad=ring:lr=1000000 --out=%s", dir);
+    run_entrain(
+        1,
+        "compare --virtual -n 2 --model=mlp --data=synthetic --limit-train-samples=400 --device=ref --quiet "
+        "--batch-size=8 --arm=ring --arm=bad=ring:lr=1000000 --out=%s",
+        dir);
     json_t *study = json_in(dir, "compare.json");
     const json_t *runs = json_object_get(study, "runs"), *run;
     size_t i, nfailed = 0;
@@ -251,8 +257,8 @@ static void a_failure_and_a_signal(void **state)
     assert_int_equal(nfailed, 1);
     json_decref(study);
     snprintf(dir, sizeof dir, "%s/interrupted", system_folder());
-    process_start(&p, "entrain", NULL,
-                  "compare --virtual -n 8 --epochs=1000 --seeds=1..3 " STUDY "--out=%s", dir);
+    process_start(&p, "entrain", NULL, "compare --virtual -n 8 --epochs=1000 --seeds=1..3 " STUDY "--out=%s",
+                  dir);
     char first[500];
     snprintf(first, sizeof first, "%s/runs", dir);
     for (int tries = 0; access(first, F_OK) != 0 && tries < 2000; tries++)
@@ -265,9 +271,9 @@ static void a_failure_and_a_signal(void **state)
 static void what_has_no_meaning(void **state)
 {
     static const char *const lines[] = {
-        "compare --virtual --arm=ring --arm=ps-sync --transport=tcp", "compare --virtual --arm=ring --servers=2",
-        "compare --virtual --arm=ring --device=cuda", "compare --arm=ring --compute=exp:10ms",
-        "compare --arm=ring -n 2000"};
+        "compare --virtual --arm=ring --arm=ps-sync --transport=tcp",
+        "compare --virtual --arm=ring --servers=2", "compare --virtual --arm=ring --device=cuda",
+        "compare --arm=ring --compute=exp:10ms", "compare --arm=ring -n 2000"};
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         run_entrain(2, "%s --data=synthetic --out=%s/none", lines[i], system_folder());
@@ -275,10 +281,9 @@ static void what_has_no_meaning(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(files_are_those_of_a_run),
-                                       cmocka_unit_test(many_ranks_share_a_file),
-                                       cmocka_unit_test(a_study_in_virtual_time),
-                                       cmocka_unit_test(a_failure_and_a_signal),
-                                       cmocka_unit_test(what_has_no_meaning)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(many_ranks_share_a_file),
+        cmocka_unit_test(a_study_in_virtual_time), cmocka_unit_test(a_failure_and_a_signal),
+        cmocka_unit_test(what_has_no_meaning)};
     return system_main(tests);
 }
