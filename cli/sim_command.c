@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/json.h"
@@ -14,10 +15,9 @@
 #include "core/try.h"
 #include "models/evaluation.h"
 #include "run/units.h"
-#include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
-#include "runtime/sim/quadratic.h"
-#include "virtual/network.h"
+#include "runtime/sim/skewed.h"
+#include "virtual/experiment.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
@@ -53,7 +53,9 @@ static void report_store(const eni_sim_result *r)
            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
     if (r->has_theory && r->theory.staleness >= 0) printf("; theory %g", r->theory.staleness);
-    printf("\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
+    printf("; samples dropped %.4g %%\n",
+           r->dropped > 0 ? 100 * (double)r->dropped / (double)(r->applied + r->dropped) : 0);
+    printf("clocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
     if (r->has_theory) printf("; theory %g", r->theory.max_clocks_behind);
     printf("\n");
 }
@@ -62,17 +64,47 @@ static void report_store(const eni_sim_result *r)
 typedef struct sim_trial {
     const eni_command_context *context;
     eni_virtual v;
-    eni_quadratic quadratic;      /* without --model */
+    eni_skewed skewed;            /* without --model */
     eni_virtual_network *network; /* with it */
+    eni_experiment *experiment;   /* of that */
     json_t *curve;                /* [[samples, seconds, loss, accuracy or null], ..] */
-    eni_set_score first, last;    /* of it */
-    bool has_accuracy;
-    float *weights; /* at the end */
+    eni_set_score first, last;    /* of it; accuracy NAN: none */
+    eni_experiment_end end;       /* of the experiment */
+    float *weights;               /* at the end */
 } sim_trial;
+
+static bool has_accuracy(const sim_trial *t)
+{
+    return !isnan(t->last.accuracy);
+}
 
 static uint64_t steps_of(const sim_trial *t)
 {
     return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
+}
+
+/* "compute     ranks 0-3 exp:10ms; rank 4 fixed:40ms", and so on. */
+static void print_timing(const sim_trial *t)
+{
+    enum { SHOWN = 8 };
+    json_t *timing = eni_virtual_timing(&t->v), *list;
+    const char *kind;
+    json_object_foreach(timing, kind, list)
+    {
+        size_t i;
+        json_t *group;
+        if (json_array_size(list) == 0) continue;
+        printf("%-11s", strcmp(kind, "server_time") == 0 ? "server time" : kind);
+        json_array_foreach(list, i, group)
+        {
+            if (i < SHOWN)
+                printf("%s %s %s", i > 0 ? ";" : "", json_string_value(json_array_get(group, 0)),
+                       json_string_value(json_array_get(group, 1)));
+        }
+        if (json_array_size(list) > SHOWN) printf("; and %zu more", json_array_size(list) - SHOWN);
+        printf("\n");
+    }
+    json_decref(timing);
 }
 
 /* The same report as JSON. A value that is not finite, such as the loss of a diverged strategy, is null. */
@@ -86,7 +118,7 @@ static void report_json(const sim_trial *t, const eni_sim_result *r)
     eni_json_set_text(all, "options", eni_options_canonical(c->options));
     eni_json_set_number(all, "loss_before", t->first.loss);
     eni_json_set_number(all, "loss", t->last.loss);
-    if (t->has_accuracy) eni_json_set_number(all, "accuracy", t->last.accuracy);
+    if (has_accuracy(t)) eni_json_set_number(all, "accuracy", t->last.accuracy);
     eni_json_set_number(all, "seconds", (double)r->virtual_ns * 1e-9);
     eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)steps_of(t));
     eni_json_set_number(all, "sent", (double)r->sent / model / batches);
@@ -107,6 +139,7 @@ static void report_json(const sim_trial *t, const eni_sim_result *r)
     }
     for (int32_t i = 0; i < r->nranks; i++)
         json_array_append_new(ranks, json_integer((json_int_t)r->rank[i].steps));
+    json_object_set_new(all, "timing", eni_virtual_timing(&t->v));
     json_object_set_new(all, "staleness", staleness);
     json_object_set_new(all, "theory", theory);
     json_object_set_new(all, "equal_ranks", json_boolean(r->has_equal_ranks));
@@ -134,12 +167,12 @@ static void report_curve(const sim_trial *t)
     size_t i;
     const json_t *point;
     if (json_array_size(t->curve) <= 2) return;
-    printf("\n%12s %12s %12s%s\n", "samples", "seconds", "loss", t->has_accuracy ? "     accuracy" : "");
+    printf("\n%12s %12s %12s%s\n", "samples", "seconds", "loss", has_accuracy(t) ? "     accuracy" : "");
     json_array_foreach(t->curve, i, point)
     {
         printf("%12" JSON_INTEGER_FORMAT " %12.4f %12.6g", json_integer_value(json_array_get(point, 0)),
                json_number_value(json_array_get(point, 1)), json_number_value(json_array_get(point, 2)));
-        if (t->has_accuracy) printf(" %11.2f%%", 100 * json_number_value(json_array_get(point, 3)));
+        if (has_accuracy(t)) printf(" %11.2f%%", 100 * json_number_value(json_array_get(point, 3)));
         printf("\n");
     }
     printf("\n");
@@ -148,20 +181,22 @@ static void report_curve(const sim_trial *t)
 static void report(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
-    char network[96];
     const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
     const char *chosen = eni_options_canonical(c->options), *model_name, *data_name;
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
-    eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    printf("compute     %s\nnetwork     %s\n", t->context->config->compute, network);
+    print_timing(t);
     if (t->network != NULL) {
         eni_virtual_network_names(t->network, &model_name, &data_name);
         printf("trained     %s on %s\n", model_name, data_name);
     }
     report_curve(t);
     printf("loss        %.6g -> %.6g\n", t->first.loss, t->last.loss);
-    if (t->has_accuracy)
+    if (has_accuracy(t))
         printf("accuracy    %.2f%% -> %.2f%%\n", 100 * t->first.accuracy, 100 * t->last.accuracy);
+    if (t->experiment != NULL && t->network->split == ENI_HOLDOUT)
+        printf(isnan(t->end.test.accuracy) ? "test set    loss %.6g\n"
+                                           : "test set    loss %.6g, accuracy %.2f%%\n",
+               t->end.test.loss, 100 * t->end.test.accuracy);
     printf("time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n", (double)r->virtual_ns / ENI_MILLI,
            (double)r->virtual_ns / ENI_MILLI / (double)steps_of(t), r->events);
     printf("payload     %.4f sent, %.4f received, of the model's bytes per step and rank",
@@ -169,8 +204,6 @@ static void report(const sim_trial *t, const eni_sim_result *r)
     if (r->has_theory) printf("; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
     printf("\n");
     if (r->pushes > 0) report_store(r);
-    if (r->dropped > 0)
-        printf("samples     %" PRIu64 " applied, %" PRIu64 " dropped\n", r->applied, r->dropped);
     printf("ranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
     for (int32_t i = 0; i < r->nranks && i < 16; i++)
         printf(" %" PRIu64, r->rank[i].steps);
@@ -180,27 +213,94 @@ static void report(const sim_trial *t, const eni_sim_result *r)
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
+static void add_point(sim_trial *t, uint64_t samples, double seconds, double loss, double accuracy)
+{
+    json_t *point = json_pack("[I, f]", (json_int_t)samples, seconds);
+    json_array_append_new(point, isfinite(loss) ? json_real(loss) : json_null());
+    json_array_append_new(point, isnan(accuracy) ? json_null() : json_real(accuracy));
+    json_array_append_new(t->curve, point);
+}
+
+/* The quadratic at this moment. */
 static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
     sim_trial *t = user;
-    if (t->network != NULL)
-        EN_TRY(eni_virtual_network_evaluate(t->network, param, &t->last, &t->has_accuracy));
-    else
-        t->last.loss = eni_quadratic_loss(&t->quadratic, param);
+    t->last = (eni_set_score){.loss = eni_skewed_loss(&t->skewed, param), .accuracy = NAN};
     if (json_array_size(t->curve) == 0) t->first = t->last;
-    json_t *point = json_pack("[I, f]", (json_int_t)samples, (double)virtual_ns * 1e-9);
-    json_array_append_new(point, isfinite(t->last.loss) ? json_real(t->last.loss) : json_null());
-    json_array_append_new(point, t->has_accuracy ? json_real(t->last.accuracy) : json_null());
-    return json_array_append_new(t->curve, point) == 0 ? EN_OK : EN_ENOMEM;
+    add_point(t, samples, (double)virtual_ns * 1e-9, t->last.loss, NAN);
+    return EN_OK;
+}
+
+/* A point of a network, once the run has ended. */
+static void take_point(void *user, const eni_point *point)
+{
+    add_point(user, point->samples, point->t, point->loss, point->accuracy);
+}
+
+static en_status open_skewed(sim_trial *t)
+{
+    const eni_config *c = t->context->config;
+    if (c->out != NULL || c->save != NULL)
+        return eni_fail(EN_EINVAL, "sim",
+                        "--%s keeps the run of a network, and without --model there is none; give "
+                        "--model=mlp, or omit it",
+                        c->out != NULL ? "out" : "save");
+    t->v.sim.problem = &t->skewed.base.problem;
+    t->v.sim.evaluate = evaluate;
+    t->v.sim.evaluate_user = t;
+    return eni_skewed_init(&t->skewed, (uint64_t)c->elements, (uint64_t)c->seed,
+                           (uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
 }
 
 static en_status open_problem(sim_trial *t)
 {
-    const eni_config *c = t->context->config;
-    if (eni_config_is_given(c, "model"))
-        return eni_virtual_network_open(c, t->context->plugin_dir, &t->v, &t->network);
-    t->v.sim.problem = &t->quadratic.problem;
-    return eni_quadratic_init(&t->quadratic, (uint64_t)c->elements, (uint64_t)c->seed);
+    const eni_command_context *context = t->context;
+    if (!eni_config_is_given(context->config, "model")) return open_skewed(t);
+    EN_TRY(eni_virtual_network_open(context->config, context->plugin_dir, &t->v, &t->network));
+    const eni_experiment_config experiment = {.config = context->config,
+                                              .version = context->version,
+                                              .argc = context->argc,
+                                              .argv = context->argv,
+                                              .simulation = &t->v,
+                                              .network = t->network,
+                                              .on_point = take_point,
+                                              .user = t};
+    return eni_experiment_open(&experiment, &t->experiment);
+}
+
+static en_status finish_experiment(sim_trial *t, const eni_sim_result *result)
+{
+    eni_experiment_end *end = &t->end;
+    if (t->experiment == NULL) return EN_OK;
+    EN_TRY(eni_experiment_finish(t->experiment, result, t->weights, end));
+    t->first = end->first;
+    t->last = (eni_set_score){.loss = end->curve.last.loss, .accuracy = end->curve.last.accuracy};
+    if (json_integer_value(json_array_get(json_array_get(t->curve, 0), 0)) == 0) return EN_OK;
+    json_t *later = t->curve; /* the run itself has no point at the start */
+    t->curve = json_array();
+    add_point(t, 0, 0, t->first.loss, t->first.accuracy);
+    json_array_extend(t->curve, later);
+    json_decref(later);
+    return EN_OK;
+}
+
+/* --replay-order: whether the run ended with these weights. */
+static en_status verify_replay(const sim_trial *t)
+{
+    char path[4200], params[ENI_DIGEST_HEX] = "";
+    if (t->network != NULL) EN_TRY(eni_virtual_network_digest(t->network, t->weights, params));
+    snprintf(path, sizeof path, "%s/result.json", t->context->config->replay_order);
+    json_t *result = json_load_file(path, 0, NULL);
+    const char *theirs = json_string_value(json_object_get(result, "params_sha256"));
+    const bool is_equal = theirs != NULL && strcmp(theirs, params) == 0;
+    json_decref(result);
+    if (is_equal) eni_info("sim", "the weights are those of %s, byte for byte", path);
+    if (is_equal) return EN_OK;
+    return eni_fail(
+        EN_EMISMATCH, "sim",
+        "--replay-order: the order was played, but the weights (params_sha256 %.12s..) are not those of %s: "
+        "give the flags of that run (--config=%s/config.yaml), and its device",
+        params, path, t->context->config->replay_order);
 }
 
 static en_status run_trial(sim_trial *t)
@@ -208,18 +308,18 @@ static en_status run_trial(sim_trial *t)
     int64_t left = t->context->config->events;
     eni_sim_config *sim = &t->v.sim;
     eni_sim_result result;
+    t->curve = json_array();
     EN_TRY(open_problem(t));
     t->weights = eni_alloc_array(sim->problem->count, sizeof *t->weights);
-    t->curve = json_array();
     if (t->weights == NULL || t->curve == NULL) return EN_ENOMEM;
     sim->hooks = t->context->hooks;
     sim->trace = left > 0 ? print_event : NULL;
     sim->trace_user = &left;
-    sim->evaluate = evaluate;
-    sim->evaluate_user = t;
     sim->weights_out = t->weights;
-    const en_status st = eni_sim_run(sim, &result);
+    en_status st = eni_sim_run(sim, &result);
+    if (st == EN_OK) st = finish_experiment(t, &result);
     if (st == EN_OK) (t->context->config->json ? report_json : report)(t, &result);
+    if (st == EN_OK && sim->order != NULL) st = verify_replay(t);
     eni_sim_result_fini(&result);
     return st;
 }
@@ -266,8 +366,9 @@ en_status eni_command_sim(const eni_command_context *context)
     const en_status st = c->storm ? try_faults(context, t.v.sim.strategy, t.v.options) : run_trial(&t);
     json_decref(t.curve);
     eni_free(t.weights);
+    eni_experiment_close(t.experiment);
     eni_virtual_network_close(t.network);
-    eni_quadratic_fini(&t.quadratic);
+    eni_skewed_fini(&t.skewed);
     eni_virtual_close(&t.v);
     return st;
 }

@@ -46,6 +46,8 @@ typedef enum eni_program {
     ENI_GPUS,       /* entrain gpus */
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
+    ENI_CONFORM,    /* entrain conform STRATEGY */
+    ENI_RANK,       /* a program of the user's, by entrain/rank.h */
     ENI_PROGRAMS
 } eni_program;
 
@@ -78,7 +80,7 @@ typedef struct eni_list {
     int count;
 } eni_list;
 
-enum { ENI_CONFIG_KEYS_MAX = 160 };
+enum { ENI_CONFIG_KEYS_MAX = 192 };
 
 typedef struct eni_config {
     /* training */
@@ -119,10 +121,11 @@ typedef struct eni_config {
 
     /* files */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
-    bool overwrite;                    /* the contents of `out` may be replaced */
-    int64_t checkpoint_every;          /* an amount of global samples, 0: never */
-    char *checkpoint_dir;              /* NULL: OUT/checkpoints */
-    char *tensorboard;                 /* "auto": OUT; NULL: none */
+    bool record_order;
+    bool overwrite;           /* the contents of `out` may be replaced */
+    int64_t checkpoint_every; /* an amount of global samples, 0: never */
+    char *checkpoint_dir;     /* NULL: OUT/checkpoints */
+    char *tensorboard;        /* "auto": OUT; NULL: none */
 
     /* compute and transport */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
@@ -165,9 +168,10 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* emulation */
-    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse; in virtual time: eni_slowdown_read */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
-    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse; in virtual time: eni_net_links_read */
+    char *server_time;    /* "200us+1ms/MB": eni_service_split */
 
     /* output */
     int64_t log_every;   /* steps */
@@ -189,9 +193,13 @@ typedef struct eni_config {
     /* entrain sim */
     bool storm;
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
-    int64_t storms;  /* seeds of --storm */
+    int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
+    char *replay_order;
+
+    /* entrain conform */
+    char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
@@ -201,6 +209,7 @@ typedef struct eni_config {
     char *primary;       /* "even:1:2": the comparison tested by itself; NULL: none */
     char *baseline;      /* "ring": the arm compared with all others; NULL: all pairs */
     bool retry_busy;     /* seeds disturbed by other processes are repeated, once */
+    bool is_virtual;     /* every run is one of `entrain sim` */
     bool csv, latex;
     bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
@@ -217,7 +226,8 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* positional arguments: `report DIR` */
+    eni_list args;    /* positional arguments: `report DIR` */
+    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */
@@ -244,10 +254,14 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
 /* Whether the user gave the key by flag, file or environment (not a default); false for an unknown key. */
 bool eni_config_is_given(const eni_config *config, const char *key);
 
-/* Makes one arm of a comparison: `base` as a run, with the strategy and the keys in `text`. The part after the ':' is split at
+/* Makes one arm of a comparison: `base` as a run (of `entrain sim` if it is one, else of `entrain run`), with the strategy and the keys in `text`. The part after the ':' is split at
  * commas: known keys of `entrain run` (lr=0.005) are set, all others are options of the strategy and stay in ->strategy
  * ("ssp:bound=2"). A name may precede it, "tuned=ring:lr=0.1". The caller finis run_out. EN_EINVAL, logged. */
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
+
+/* Makes the configuration of a study that of one of its runs, by `program` (ENI_RUN, ENI_SIM), with the program's own defaults.
+ * EN_EINVAL, logged: a flag was given that its runs do not have. */
+en_status eni_config_become(eni_config *config, eni_program program);
 
 /* Whether the text of the arm itself gave the key. */
 bool eni_config_is_of_arm(const eni_config *run, const char *key);
@@ -288,6 +302,9 @@ eni_transform eni_config_transform(const eni_config *config);
  * only (--out and other targets, --overwrite, --resume, --quiet), so that a run from this file writes elsewhere, and keys
  * without a value. EN_EIO, logged with `name`, if the stream fails. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
+
+/* The same to `dir`/config.yaml. EN_EIO, logged. */
+en_status eni_config_write(const eni_config *config, const char *dir);
 
 /* Prints the keys of `program` with type, default and help, in groups, at most 100 columns wide: the most used ones, or
  * all. */

@@ -31,7 +31,7 @@ enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, FIGURE = 8, CHECKPOINT = 16, RUNS = 3
 static const struct {
     const char *pattern;
     unsigned kinds;
-} known_files[] = {{"@(result.json|config.yaml|eval.jsonl|metrics-+([0-9]).jsonl)", OURS | OF_RUN},
+} known_files[] = {{"@(result.json|config.yaml|eval.jsonl|metrics-@(all|+([0-9])).jsonl)", OURS | OF_RUN},
                    {"@(compare|scale).json", OURS | OF_STUDY},
                    {"@(report.html|table.tex|@(result|compare|scale|report).json)?(.*).tmp", OURS},
                    {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},

@@ -45,6 +45,11 @@ static en_status refuse_unknown(const scanner *line, const char *word, size_t na
 static en_status refuse_foreign(const scanner *line, const char *word, const eni_key *key)
 {
     char where[200] = "";
+    if (line->program == ENI_SIM && eni_key_applies(key, ENI_RUN))
+        return eni_config_refuse(
+            "%.200s: entrain sim has no use for --%s, a flag of entrain run, since virtual "
+            "time has no processes, sockets or checkpoints; omit it",
+            word, key->name);
     for (int p = 0; p < ENI_PROGRAMS; p++)
         if (eni_key_applies(key, (eni_program)p))
             eni_text_add(where, sizeof where, "%s%s", where[0] != 0 ? ", " : "",
@@ -125,7 +130,8 @@ static en_status read_line(scanner *line)
             return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",
                                      word);
         else
-            EN_TRY(eni_list_add(&line->config->args, word));
+            EN_TRY(eni_list_add(
+                only_args && line->program == ENI_RUN ? &line->config->command : &line->config->args, word));
     }
     return EN_OK;
 }
@@ -175,6 +181,23 @@ static void count_workers(eni_config *c)
         c->workers = n >= each ? n / each : 1;
 }
 
+/* The last of two strategies would be simulated without a word about the first. */
+static en_status check_once(const scanner *line)
+{
+    const given *first = NULL;
+    const int key = eni_key_named("strategy");
+    for (int i = 0; i < line->count && line->program == ENI_SIM; i++) {
+        if (line->flags[i].key != key) continue;
+        if (first != NULL)
+            return eni_config_refuse(
+                "--strategy is given twice, %.100s and %.100s; compare them with `entrain "
+                "compare --virtual --arm=%.100s --arm=%.100s`",
+                first->value, line->flags[i].value, first->value, line->flags[i].value);
+        first = &line->flags[i];
+    }
+    return EN_OK;
+}
+
 /* Weakest first: after the defaults the environment, the file, the flags. */
 static en_status apply(scanner *line)
 {
@@ -183,6 +206,7 @@ static en_status apply(scanner *line)
     EN_TRY(set_flags(line, eni_key_named("version")));
     if (config->help != NULL || config->version) return set_flags(line, -1);
     EN_TRY(check_args(config));
+    EN_TRY(check_once(line));
     EN_TRY(set_flags(line, eni_key_named("result-fd")));
     bool is_launched = config->result_fd >= 0; /* by us, with all flags: stale variables must not leak in */
     if (!is_launched) {

@@ -91,6 +91,19 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     return st;
 }
 
+uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, double target)
+{
+    if (every == 0 && points > 0) every = (samples + points - 1) / points;
+    const uint64_t n = every == 0 ? 1 : (samples + every - 1) / every;
+    if (target > 0 && n < ENI_REACH_IN_A_ROW)
+        eni_warn("curve",
+                 "--target=%g: it is reached by %d points of the curve in a row, but this run has %llu: give "
+                 "--eval-every=%llu or less",
+                 target, ENI_REACH_IN_A_ROW, (unsigned long long)n,
+                 (unsigned long long)(samples / ENI_REACH_IN_A_ROW));
+    return every;
+}
+
 bool eni_curve_is_due(const eni_curve *curve, uint64_t samples)
 {
     return curve->config.every > 0 && samples >= curve->next;

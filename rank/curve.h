@@ -48,6 +48,10 @@ typedef struct eni_curve_end {
     bool is_whole;   /* `reach` is of the whole run; else an earlier run has evaluated its beginning */
 } eni_curve_end;
 
+/* Global samples between two points of a run of `samples`: as asked, or by the number of `points`; the same in every arm of a
+ * comparison. Warns of a curve with so few that it cannot reach a target (percent; 0: none). */
+uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, double target);
+
 /* Takes over an earlier run's points up to `resumed`, and drops the rest. EN_EIO, logged. */
 en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 

@@ -71,6 +71,7 @@ en_status eni_record_close(const char *who, const char *path, FILE *file)
 
 struct eni_recorder {
     FILE *file;
+    bool is_of_all;
     char path[1024];
     char buffer[1 << 16];
 };
@@ -80,7 +81,9 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
 {
     eni_recorder *recorder = eni_alloc(sizeof *recorder);
     if (recorder == NULL) return EN_ENOMEM;
+    recorder->is_of_all = rank == ENI_RECORDER_ALL;
     snprintf(recorder->path, sizeof recorder->path, "%s/metrics-%d.jsonl", dir, rank);
+    if (recorder->is_of_all) snprintf(recorder->path, sizeof recorder->path, "%s/metrics-all.jsonl", dir);
     en_status st = eni_jsonl_open(recorder->path, resumed, seconds, &recorder->file);
     if (st != EN_OK) {
         eni_free(recorder);
@@ -89,6 +92,11 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
     setvbuf(recorder->file, recorder->buffer, _IOFBF, sizeof recorder->buffer);
     *recorder_out = recorder;
     return EN_OK;
+}
+
+void eni_recorder_write_at_once(eni_recorder *recorder)
+{
+    setvbuf(recorder->file, recorder->buffer, _IOLBF, sizeof recorder->buffer);
 }
 
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds)
@@ -104,19 +112,20 @@ en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double 
 void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
 {
     if (recorder == NULL) return;
-    char loss[32] = "null", accuracy[32] = "null"; /* JSON has no NaN */
+    char loss[32] = "null", accuracy[32] = "null", rank[32] = ""; /* JSON has no NaN */
+    if (recorder->is_of_all) snprintf(rank, sizeof rank, "\"rank\":%d,", s->rank);
     if (isfinite(s->loss)) snprintf(loss, sizeof loss, "%.9g", (double)s->loss);
     if (isfinite(s->accuracy)) snprintf(accuracy, sizeof accuracy, "%.9g", s->accuracy);
     fprintf(recorder->file,
-            "{\"schema\":1,\"t\":%.6f,\"step\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"samples\":%" PRIu64
-            ",\"nsamples\":%" PRIu64 ",\"update\":%" PRIu64 ",\"base_version\":%" PRIu64
-            ",\"loss\":%s,\"accuracy\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64 ",\"data_ns\":%" PRId64
-            ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
+            "{\"schema\":1,%s\"t\":%.6f,\"step\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"micro_batch\":%" PRIu64
+            ",\"samples\":%" PRIu64 ",\"nsamples\":%" PRIu64 ",\"update\":%" PRIu64
+            ",\"base_version\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64
+            ",\"data_ns\":%" PRId64 ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
             ",\"update_ns\":%" PRId64 ",\"payload_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
             ",\"staleness\":%.4g}\n",
-            s->t, s->step, s->epoch, s->samples, s->nsamples, s->update, s->base_version, loss, accuracy,
-            (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns, s->update_ns,
-            s->payload_bytes, s->wire_bytes, s->staleness);
+            rank, s->t, s->step, s->epoch, s->micro_batch, s->samples, s->nsamples, s->update,
+            s->base_version, loss, accuracy, (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns,
+            s->wait_ns, s->update_ns, s->payload_bytes, s->wire_bytes, s->staleness);
 }
 
 void eni_recorder_flush(eni_recorder *recorder)

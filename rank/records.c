@@ -28,8 +28,11 @@ en_status eni_records_open_metrics(eni_rank *self)
     if (dir == NULL) return EN_OK;
     if (self->world.rank == 0 && self->saving.is_resumed)
         EN_TRY(eni_recorder_cut(dir, self->world.nranks, resumed_samples(self), resumed_seconds(self)));
-    return eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
-                             &self->records.recorder);
+    EN_TRY(eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
+                             &self->records.recorder));
+    if (self->trainer.ops->gradient == NULL)
+        eni_recorder_write_at_once(self->records.recorder); /* a program's */
+    return EN_OK;
 }
 
 static en_status open_trace(eni_rank *self)
@@ -73,33 +76,15 @@ static void show_point(void *user, const eni_point *point)
     eni_tensorboard_point(self->records.tensorboard, self->trainer.about.set, point);
 }
 
-/* The same in every arm of a comparison, whose runs have the same amount of work. */
-static uint64_t samples_between_points(const eni_rank *self)
-{
-    const uint64_t every = self->records.asked.eval_every, points = self->records.asked.eval_points;
-    return every > 0 || points == 0 ? every : (self->job.plan.samples + points - 1) / points;
-}
-
-/* Warns before the run: a curve with so few points cannot reach a target. */
-static void warn_of_few_points(const eni_rank *self, uint64_t every)
-{
-    const double target = self->records.asked.target;
-    const uint64_t all = self->job.plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
-    if (self->world.rank != 0 || target <= 0 || !self->trainer.about.has_accuracy ||
-        points >= ENI_REACH_IN_A_ROW)
-        return;
-    eni_warn("worker",
-             "--target=%g: it is reached by %d points of the curve in a row, but this run has %llu: give "
-             "--eval-every=%llu or less",
-             target, ENI_REACH_IN_A_ROW, (unsigned long long)points,
-             (unsigned long long)(all / ENI_REACH_IN_A_ROW));
-}
-
 static en_status open_curve(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    const uint64_t resumed = resumed_samples(self), every = samples_between_points(self);
-    warn_of_few_points(self, every);
+    const bool may_reach = self->world.rank == 0 && self->trainer.about.has_accuracy;
+    const uint64_t resumed = resumed_samples(self),
+                   every = self->trainer.ops->evaluate == NULL
+                               ? 0
+                               : eni_curve_every(asked->eval_every, asked->eval_points,
+                                                 self->job.plan.samples, may_reach ? asked->target : 0);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
@@ -119,7 +104,8 @@ static en_status open_curve(eni_rank *self)
 en_status eni_records_point_zero(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
+    if (self->world.rank != 0 || self->saving.is_resumed || self->trainer.ops->evaluate == NULL ||
+        (asked->target <= 0 && !asked->eval_first))
         return EN_OK;
     return eni_curve_add(self->records.curve, &(eni_copy_note){0}, eni_rank_flat(self, ENI_SLOT_PARAM),
                          self->job.state);

@@ -11,16 +11,14 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/formats/weights.h"
+#include "rank/run_facts.h"
 #include "rank/rank.h"
 #include "runtime/net/tcp.h"
-
-enum { RESULT_SCHEMA = 2 }; /* incremented when a key changes name or meaning: report/ reads only this one */
 
 /* ---- this rank's report ---- */
 
@@ -128,60 +126,14 @@ static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
     return EN_OK;
 }
 
-/* NULL: that role has not reported; a rank was lost. */
-static const json_t *report_of(const json_t *reports, const char *role)
-{
-    size_t i;
-    json_t *r;
-    json_array_foreach(reports, i, r) if (eni_json_says(r, "role", role)) return r;
-    return NULL;
-}
-
-static const json_t *report_of_rank(const json_t *reports, int rank)
-{
-    char role[32];
-    snprintf(role, sizeof role, "rank %d", rank);
-    return report_of(reports, role);
-}
-
 /* psd's, if it counts what was applied: it was sent something, or the strategy evaluates its weights. */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
-    const json_t *psd = report_of(reports, "psd");
+    const json_t *psd = eni_facts_of_role(reports, "psd");
     uint32_t slot;
     int which;
     if (psd == NULL || json_integer_value(json_object_get(psd, "parts")) > 0) return psd;
     return eni_host_eval(self->exchange.host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
-}
-
-static double sum_over(const json_t *reports, const char *key, bool of_ranks)
-{
-    double sum = 0;
-    size_t i;
-    json_t *r;
-    json_array_foreach(reports, i, r)
-    {
-        if (!of_ranks || json_object_get(r, "rank") != NULL)
-            sum += json_number_value(json_object_get(r, key));
-    }
-    return sum;
-}
-
-static double sum_over_ranks(const json_t *reports, const char *key)
-{
-    return sum_over(reports, key, true);
-}
-
-/* The mean over all workers' samples of a sum that each reports; null when one of them is not finite. */
-static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
-{
-    size_t i;
-    json_t *r;
-    json_array_foreach(reports, i, r)
-    {
-        if (json_is_null(json_object_get(r, key))) return json_null();
-    }
-    return n > 0 ? json_real(sum_over_ranks(reports, key) / n) : json_null();
 }
 
 /* A rank's samples in the checkpoint: a store only counts those it was sent since. */
@@ -222,16 +174,9 @@ static share share_of(const eni_rank *self, const json_t *report, const json_t *
     return s;
 }
 
-static void add_samples(json_t *o, const share *s, uint64_t carried)
-{
-    ENI_JSON_SET_INTS(o, {"samples_computed", (uint64_t)s->computed + carried},
-                      {"samples_applied", (uint64_t)s->applied + carried},
-                      {"samples_dropped", (uint64_t)s->dropped});
-}
-
 /* The mean staleness of a push by the strategy's theory for each number of ranks present, weighted by the
- * pushes of that many in that time. null: it has no theory. */
-static json_t *theory_of_staleness(const eni_rank *self)
+ * pushes of that many in that time. NAN: it has no theory. */
+static double theory_of_staleness(const eni_rank *self)
 {
     const eni_stats *t = &self->records.stats;
     double sum = 0, weight = 0;
@@ -243,14 +188,14 @@ static json_t *theory_of_staleness(const eni_rank *self)
         const bool is_event = eni_member_presence(self->member, i, &p) && p.at_ns < t->clock_end_ns;
         const int64_t until = is_event && p.at_ns > since ? p.at_ns : is_event ? since : t->clock_end_ns;
         eni_host_theory(self->exchange.host, living, &theory);
-        if (theory.staleness < 0) return json_null();
+        if (theory.staleness < 0) return NAN;
         sum += theory.staleness * living * (double)(until - since);
         weight += living * (double)(until - since);
         living += !is_event ? 0 : p.kind == ENI_CAME ? 1 : -1;
         since = until;
         if (living < 1) break;
     }
-    return weight > 0 ? json_real(sum / weight) : json_null();
+    return weight > 0 ? sum / weight : NAN;
 }
 
 /* With --max-workers most ranks may never have come. */
@@ -288,26 +233,27 @@ static void add_presence(const eni_rank *self, json_t *result)
     json_decref(list);
 }
 
-static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *result)
+static void add_per_worker(const eni_rank *self, const eni_facts *facts, json_t *result)
 {
-    const json_t *psd = store_report(self, reports), *clients = json_object_get(psd, "per_worker");
+    const json_t *reports = facts->reports, *clients = json_object_get(facts->store, "per_worker");
+    const double carried = (double)self->saving.carried;
     json_t *list = json_array();
     share all = {0};
     for (int r = 0; r < self->world.nranks; r++) {
         if (!was_there(self, r)) continue;
-        const json_t *report = report_of_rank(reports, r), *client = json_array_get(clients, (size_t)r);
+        const json_t *report = eni_facts_of_rank(reports, r), *client = json_array_get(clients, (size_t)r);
         const share own = share_of(self, report, client, r);
         json_t *o = json_object();
         eni_json_set_int(o, "rank", (uint64_t)r);
         eni_json_set_int(o, "steps", eni_json_int_of(report, "all_steps"));
-        add_samples(o, &own, 0);
+        eni_facts_samples(o, own.computed, own.applied, own.dropped);
         all.computed += own.computed;
         all.applied += own.applied;
         all.dropped += own.dropped;
         json_array_append_new(list, o);
     }
     json_object_set_new(result, "per_worker", list);
-    add_samples(result, &all, self->saving.carried);
+    eni_facts_samples(result, all.computed + carried, all.applied + carried, all.dropped);
 }
 
 /* The lost ranks, and the samples lost with them. */
@@ -354,138 +300,54 @@ static void print_not_applied(const json_t *result)
                computed, applied, dropped, computed - applied - dropped);
 }
 
-/* As counted by the store; zeros without one. */
-static void add_staleness(const eni_rank *self, const json_t *reports, json_t *result)
+/* The carrier of the exchange: of pushes, else of collectives. */
+static const char *transport_of(const eni_rank *self)
 {
-    static const char *const keys[] = {"staleness", "staleness_steady", "holds", "max_clocks_ahead"};
-    const json_t *psd = store_report(self, reports);
-    const json_int_t steps = (json_int_t)(self->records.stats.sum.steps * (uint64_t)self->nfirst);
-    if (json_object_get(psd, "staleness") == NULL)
-        json_object_set_new(result, "staleness",
-                            json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95",
-                                      0, "p99", 0, "max", 0, "histogram", 0, steps));
-    else
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) /* absent ones are left out */
-            json_object_set(result, keys[i], json_object_get(psd, keys[i]));
-    json_object_set_new(result, "staleness_theory", theory_of_staleness(self));
+    const eni_exchange *e = &self->exchange;
+    if (e->client != NULL) return eni_client_is_shared(e->client) ? "shm" : "tcp";
+    if (e->all.coll == NULL) return "none";
+    if (self->trainer.carrier != NULL) return self->trainer.carrier;
+    return e->all.choice.transport == ENI_OVER_SHM ? "shm" : "tcp";
 }
 
-static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
+static void add_collective(const eni_rank *self, json_t *result)
 {
-    en_theory theory;
-    eni_host_theory(self->exchange.host, self->nfirst, &theory);
-    uint64_t padded = 0, real = 0;
-    for (uint32_t b = 0; b < self->job.buckets->n; b++) {
-        const eni_bucket_range *bucket = &self->job.buckets->bucket[b];
-        padded += bucket->hi - bucket->lo;
-        for (uint32_t i = 0; i < bucket->nparams; i++)
-            real += bucket->params[i].count;
-    }
-    double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
-                   (double)self->records.stats.begin_steps * self->nfirst;
-    double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
-    eni_json_set_int(result, "payload_bytes", (uint64_t)payload);
-    const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
-    eni_json_set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
-    /* Tensors are aligned to 64 bytes; the padding before them travels too, in payload_bytes. */
-    ENI_JSON_SET_INTS(result, {"padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5)},
-                      {"wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes")},
-                      {"tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes")},
-                      {"shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes")});
-}
-
-static void add_environment(const eni_rank *self, json_t *result)
-{
-    json_t *env = json_object(), *emulated = json_array();
-    char text[160];
-    eni_host_info_facts(self->version, eni_json_tell, env);
-    eni_json_set_text(env, "host", self->host);
-    eni_json_set_int(env, "cores", (uint64_t)eni_host_info_cores());
-    eni_json_set_int(env, "memory", eni_host_info_memory());
-    eni_json_set_text(env, "device", self->trainer.about.machine);
-    for (int i = 0; i < self->records.asked.nstragglers; i++) {
-        snprintf(text, sizeof text, "straggler %s", self->records.asked.stragglers[i]);
-        json_array_append_new(emulated, json_string(text));
-    }
-    if (self->exchange.shaper != NULL) {
-        snprintf(text, sizeof text, "net %s", self->exchange.asked.net);
-        json_array_append_new(emulated, json_string(text));
-    }
-    json_object_set_new(env, "emulated", emulated);
-    json_object_set_new(result, "environment", env);
-}
-
-/* The carrier of the exchange. */
-static void add_carrier(const eni_rank *self, json_t *result)
-{
-    const char *psd_transport = self->exchange.client == NULL                 ? NULL
-                                : eni_client_is_shared(self->exchange.client) ? "shm"
-                                                                              : "tcp";
     const char *carrier = self->trainer.carrier;
-    const char *coll_transport = carrier != NULL                                       ? carrier
-                                 : self->exchange.all.choice.transport == ENI_OVER_SHM ? "shm"
-                                                                                       : "tcp";
     const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
-    if (self->exchange.all.coll != NULL && psd_transport == NULL)
+    if (self->exchange.all.coll != NULL && self->exchange.client == NULL)
         json_object_set_new(
             result, "collective",
             json_pack("{s:s, s:s, s:s}", "algorithm",
                       is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.all.choice.algorithm),
-                      "transport", coll_transport, "why",
+                      "transport", transport_of(self), "why",
                       carrier != NULL ? self->trainer.why : self->exchange.all.choice.why));
     if (is_nccl)
         json_object_set_new(json_object_get(result, "collective"), "bytes",
                             json_string("payload is the algorithm's; NCCL's own traffic cannot be seen"));
-    eni_json_set_text(result, "transport",
-                      psd_transport != NULL             ? psd_transport
-                      : self->exchange.all.coll != NULL ? coll_transport
-                                                        : "none");
 }
 
-static void add_identity(const eni_rank *self, json_t *result)
+static eni_facts facts_of(const eni_rank *self)
 {
-    const eni_record_options *c = &self->records.asked;
-    json_t *argv = json_array();
-    for (int i = 0; i < c->argc; i++)
-        json_array_append_new(argv, json_string(c->argv[i]));
-    eni_json_set_int(result, "schema", RESULT_SCHEMA);
-    json_object_set_new(result, "argv", argv);
-    eni_json_set_text(result, "version", self->version);
-    eni_json_set_text(result, "strategy", self->job.strategy->name);
-    eni_json_set_text(result, "strategy_options", eni_options_canonical(self->job.options));
-    eni_json_set_int(result, "workers", (uint64_t)self->nfirst);
+    return (eni_facts){.version = self->version,
+                       .host = self->host,
+                       .transport = transport_of(self),
+                       .job = &self->job,
+                       .about = &self->trainer.about,
+                       .asked = &self->records.asked,
+                       .stats = &self->records.stats,
+                       .nranks = self->world.nranks,
+                       .nfirst = self->nfirst,
+                       .groups = eni_rank_uses_groups(self) ? self->groups : NULL,
+                       .shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client),
+                       .net = self->exchange.shaper == NULL ? NULL : self->exchange.asked.net};
+}
+
+static void add_identity(const eni_rank *self, const eni_facts *facts, json_t *result)
+{
+    eni_facts_identity(facts, result);
     if (eni_rank_has_seats(self))
         eni_json_set_int(result, "max_workers", (uint64_t)(self->world.nranks / ENI_RANKS_PER_PLACE));
-    if (eni_rank_uses_groups(self)) {
-        char groups[ENI_RANK_GROUPS_TEXT];
-        eni_rank_groups_text(self->groups, self->world.nranks, groups, sizeof groups);
-        eni_json_set_text(result, "groups", groups);
-    }
-    eni_json_set_text(result, "model", self->trainer.about.model);
-    eni_json_set_text(result, "data", self->trainer.about.data);
-    eni_json_set_text(result, "data_sha256", self->job.data_sha256);
-    eni_json_set_text(result, "resize", self->trainer.about.pixels.resize);
-    eni_json_set_text(result, "augment", self->trainer.about.pixels.augment);
-    eni_json_set_text(result, "augment_test", self->trainer.about.pixels.augment_test);
-    eni_json_set_text(result, "normalize", self->trainer.about.pixels.normalize);
-    eni_json_set_int(result, "holdout", self->trainer.about.holdout);
-    json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
-    eni_json_set_int(result, "seed", self->job.seed);
-    json_object_set_new(result, "budget",
-                        json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps",
-                                  (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
-    eni_json_set_text(result, "device", self->trainer.about.device);
-    eni_json_set_int(result, "threads", (uint64_t)self->trainer.about.threads);
-    add_carrier(self, result);
-    const uint64_t batch = self->job.plan.batch, global_batch = self->job.plan.global_batch;
-    const int shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client);
-    ENI_JSON_SET_INTS(
-        result, {"shards", (uint64_t)shards}, {"buckets", self->job.buckets->n}, {"batch_size", batch},
-        {"global_batch_size", global_batch},
-        {"samples_per_update", self->job.strategy->flags & EN_SYNCHRONOUS ? global_batch : batch});
-    eni_json_set_number(result, "lr", self->job.schedule.base);
-    eni_json_set_number(result, "momentum", self->job.momentum);
-    eni_json_set_text(result, "assign", self->job.is_claiming ? "claim" : "fixed");
+    add_collective(self, result);
 }
 
 static void add_checkpoints(const eni_rank *self, json_t *result)
@@ -499,68 +361,6 @@ static void add_checkpoints(const eni_rank *self, json_t *result)
         json_array_append_new(from, json_string(saving->past.history[i]));
     if (saving->is_resumed) json_array_append_new(from, json_string(saving->past_path));
     json_object_set_new(result, "resumed_from", from);
-}
-
-static void add_outcome(const eni_rank *self, const json_t *reports, const judgement *last, json_t *result)
-{
-    const eni_stats *t = &self->records.stats;
-    const json_t *psd = store_report(self, reports);
-    double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
-    double computed = json_number_value(json_object_get(result, "samples_computed"));
-    uint64_t updates = t->sum.steps;
-    if (psd != NULL) updates = eni_json_int_of(psd, "updates") + self->saving.past.updates;
-    eni_json_set_int(result, "steps", t->sum.steps);
-    eni_json_set_int(result, "updates", updates);
-    eni_json_set_number(result, "train_seconds", seconds);
-    eni_json_set_number(result, "eval_seconds", (double)t->eval_ns * 1e-9);
-    eni_json_set_number(result, "samples_per_s", seconds > 0 ? computed / seconds : 0);
-    eni_json_set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
-    eni_json_set_number(result, "cpu_seconds", sum_over(reports, "cpu_seconds", false));
-    eni_json_set_int(result, "max_rss", eni_json_int_of(json_array_get(reports, 0), "max_rss"));
-    eni_json_set_int(result, "data_bytes", self->trainer.about.data_bytes); /* of max_rss */
-    eni_json_set_number(result, "startup_seconds", (double)t->startup_ns * 1e-9);
-    json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
-    json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
-    eni_json_set_number(result, "test_loss", last->loss);
-    eni_json_set_number(result, "test_accuracy", last->accuracy);
-    eni_json_set_text(result, "init_sha256", self->job.init_sha256);
-    eni_json_set_text(result, "order_sha256", self->job.order_sha256);
-}
-
-/* When it ran, on the clock of rank 0's host, and the intervals that do not count. */
-static void add_clock(const eni_rank *self, json_t *result)
-{
-    const eni_stats *t = &self->records.stats;
-    json_object_set_new(result, "clock",
-                        json_pack("{s:I, s:I, s:[]}", "begin_ns", (json_int_t)t->clock_begin_ns, "end_ns",
-                                  (json_int_t)t->clock_end_ns, "paused"));
-}
-
-/* Every rank that was slowed down on request, and the effect. */
-static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *result)
-{
-    json_t *list = json_array();
-    for (int r = 0; r < self->world.nranks; r++) {
-        const json_t *report = report_of_rank(reports, r),
-                     *asked = json_object_get(report, "straggler_asked");
-        if (asked == NULL) continue;
-        json_t *o = json_pack("{s:i, s:O}", "rank", r, "factor", asked);
-        json_object_set(o, "factor_measured", json_object_get(report, "straggler_factor"));
-        json_object_set(o, "pieces", json_object_get(report, "straggler_pieces"));
-        json_object_set(o, "late", json_object_get(report, "straggler_late"));
-        json_array_append_new(list, o);
-    }
-    json_object_set_new(result, "stragglers", list);
-}
-
-/* result.json appears complete, or not at all. */
-static en_status write_json(const eni_rank *self, const json_t *result)
-{
-    char path[1024], *text = eni_json_dump(result, JSON_INDENT(2));
-    snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
-    const en_status st = eni_file_replace_text("result", path, text);
-    free(text); /* jansson's */
-    return st;
 }
 
 /* A run that resumes a finished one knows only the end of its curve: `entrain report` reads all of it. */
@@ -596,7 +396,10 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
     const eni_about *about = &self->trainer.about;
     if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it goes on */
     if (!last->is_there)
-        printf("Test set: not evaluated, the run was interrupted\n");
+        printf("Test set: not evaluated%s\n",
+               self->trainer.ops->evaluate != NULL ? ", the run was interrupted" : "");
+    else if (about->has_accuracy && about->test_samples == 0) /* a program's own set */
+        printf("Test set: Average loss: %.4f, Accuracy: %.2f%%\n", last->loss, last->accuracy * 100);
     else if (about->has_accuracy)
         printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
@@ -616,15 +419,6 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
     print_bubble(result);
 }
 
-static void add_statistics(const eni_rank *self, json_t *result)
-{
-    char buffers_sha256[ENI_DIGEST_HEX];
-    if (self->job.state == NULL) return;
-    eni_buffers_digest(&self->job.schema, self->job.state, buffers_sha256);
-    eni_json_set_text(result, "buffers_sha256", buffers_sha256);
-    eni_json_set_text(result, "bn_stats", self->job.bn_stats);
-}
-
 /* The costs of the snapshots: copies on the clock, making points of the ranks' parts after it. */
 static void add_measuring(const eni_rank *self, const json_t *reports, json_t *result)
 {
@@ -638,54 +432,51 @@ static void add_measuring(const eni_rank *self, const json_t *reports, json_t *r
                         json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "taken", (json_int_t)looks->taken,
                                   "left_out", (json_int_t)eni_snapshots_left_out(self), "clock_seconds",
                                   slowest * 1e-9, "after_seconds", (double)looks->after_ns * 1e-9,
-                                  "bytes_on_clock", sum_over_ranks(reports, "snapshot_bytes_on_clock"),
-                                  "bytes_after", sum_over_ranks(reports, "snapshot_bytes_after")));
+                                  "bytes_on_clock", eni_facts_sum(reports, "snapshot_bytes_on_clock"),
+                                  "bytes_after", eni_facts_sum(reports, "snapshot_bytes_after")));
 }
 
-/* Whether training went uphill with finite losses: the last epoch's mean and the last step's loss are ten
- * times the first step's, and ten times that of guessing, below which a trained model begins. */
-static bool has_grown(const eni_rank *self, const json_t *result)
+/* Rank 0: what it knows of the outcome, but not the samples. */
+static void tell_outcome(const eni_rank *self, const json_t *reports, const judgement *last, eni_facts *facts)
 {
-    const eni_stats *t = &self->records.stats;
-    const double mean = json_number_value(json_object_get(result, "train_loss")),
-                 guess = self->trainer.about.has_accuracy ? log((double)self->job.schema.outputs) : 0;
-    if (!(fmin(mean, t->newest_loss) > 10 * fmax(t->first_loss, guess))) return false;
-    eni_warn("train",
-             "the training loss has grown from %.4g in the first step to %.4g in the last one: training has "
-             "diverged; try a smaller --lr than %g, and check the signs in a strategy of your own",
-             t->first_loss, t->newest_loss, self->job.schedule.base);
-    return true;
+    facts->reports = reports;
+    facts->store = store_report(self, reports);
+    eni_host_theory(self->exchange.host, self->nfirst, &facts->theory);
+    facts->staleness = theory_of_staleness(self);
+    facts->updates = facts->store != NULL
+                         ? eni_json_int_of(facts->store, "updates") + self->saving.past.updates
+                         : self->records.stats.sum.steps;
+    facts->weights = eni_rank_flat(self, ENI_SLOT_EVAL);
+    facts->loss = last->loss;
+    facts->accuracy = last->accuracy;
+}
+
+static en_status fill_result(eni_rank *self, json_t *reports, const judgement *last, json_t *result)
+{
+    eni_facts facts = facts_of(self);
+    tell_outcome(self, reports, last, &facts);
+    add_identity(self, &facts, result);
+    add_per_worker(self, &facts, result);
+    facts.computed = json_number_value(json_object_get(result, "samples_computed"));
+    add_lost(self, result);
+    add_presence(self, result);
+    EN_TRY(eni_facts_outcome(&facts, result));
+    add_measuring(self, reports, result);
+    eni_trainer_report_run(&self->trainer, reports, result);
+    add_checkpoints(self, result);
+    eni_json_set_text(result, "exit", eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok");
+    return EN_OK;
 }
 
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
 static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
 {
-    const float *flat = eni_rank_flat(self, ENI_SLOT_EVAL);
-    char params_sha256[ENI_DIGEST_HEX];
     if (self->records.asked.save != NULL)
-        EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema, flat, self->job.state));
-    EN_TRY(eni_weights_digest(&self->job.schema, flat, params_sha256));
+        EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema,
+                                eni_rank_flat(self, ENI_SLOT_EVAL), self->job.state));
     json_t *result = json_object();
-    add_identity(self, result);
-    add_per_worker(self, reports, result);
-    add_lost(self, result);
-    add_presence(self, result);
-    add_outcome(self, reports, last, result);
-    json_object_set_new(result, "diverged",
-                        json_boolean(self->records.stats.has_diverged || has_grown(self, result)));
-    add_clock(self, result);
-    add_measuring(self, reports, result);
-    add_stragglers(self, reports, result);
-    eni_json_set_text(result, "params_sha256", params_sha256);
-    add_statistics(self, result);
-    add_staleness(self, reports, result);
-    add_bytes(self, reports, result);
-    json_object_set(result, "roles", reports);
-    add_environment(self, result);
-    eni_trainer_report_run(&self->trainer, reports, result);
-    add_checkpoints(self, result);
-    eni_json_set_text(result, "exit", eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok");
-    en_status st = self->records.asked.out != NULL ? write_json(self, result) : EN_OK;
+    en_status st = fill_result(self, reports, last, result);
+    if (st == EN_OK && self->records.asked.out != NULL) st = eni_facts_write(self->records.asked.out, result);
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
     json_decref(result);
@@ -704,13 +495,13 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
     if (self->world.rank != 0 || self->records.asked.out == NULL || self->records.curve == NULL ||
         self->records.has_result)
         return;
+    const eni_facts facts = facts_of(self);
     json_t *result = json_object();
-    add_identity(self, result);
-    add_environment(self, result);
+    add_identity(self, &facts, result);
     eni_trainer_report_run(&self->trainer, NULL, result);
     eni_json_set_text(result, "exit", exit);
     if (cause[0] != 0) eni_json_set_text(result, "cause", cause);
-    write_json(self, result);
+    eni_facts_write(self->records.asked.out, result);
     json_decref(result);
 }
 
@@ -737,14 +528,14 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 /* Checks the weights of the ranks that have reported. */
 static en_status check_weights(const eni_rank *self, const json_t *reports)
 {
-    const json_t *first = report_of_rank(reports, 0);
+    const json_t *first = eni_facts_of_rank(reports, 0);
     int unchanged = 0;
     for (int r = 0; r < self->world.nranks; r++)
-        unchanged += json_integer_value(json_object_get(report_of_rank(reports, r), "is_unchanged")) == 1;
+        unchanged += json_integer_value(json_object_get(eni_facts_of_rank(reports, r), "is_unchanged")) == 1;
     if (unchanged == self->world.nranks) return eni_host_unchanged(self->job.strategy);
     if (!(self->job.strategy->flags & EN_REPLICATED) || self->job.is_claiming || first == NULL) return EN_OK;
     for (int r = 1; r < self->world.nranks; r++) {
-        const json_t *other = report_of_rank(reports, r);
+        const json_t *other = eni_facts_of_rank(reports, r);
         if (other != NULL && json_integer_value(json_object_get(other, "param_crc")) !=
                                  json_integer_value(json_object_get(first, "param_crc")))
             return eni_host_not_replicated(self->job.strategy);
@@ -756,7 +547,7 @@ static en_status check_weights(const eni_rank *self, const json_t *reports)
 static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
     *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
-    if (eni_shutdown_is_asked(self->shutdown)) return EN_OK;
+    if (eni_shutdown_is_asked(self->shutdown) || self->trainer.ops->evaluate == NULL) return EN_OK;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "evaluation");
     const en_status st = evaluate_all(self, version, j);
     return st == EN_EINTR && eni_shutdown_status(self->shutdown) == EN_OK ? EN_OK : st;

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/mean.h"
 #include "rank/rank.h"
 
 /* ---- the clock, and what moved ---- */
@@ -70,11 +71,10 @@ eni_moved eni_count_moved(const eni_rank *self)
 
 /* ---- the strategy's part ---- */
 
-void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out)
+void eni_step_open(eni_rank *self, eni_step_run *run_out)
 {
-    *run_out =
-        (eni_step_run){.rank = self, .step = step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
-    self->step = step;
+    *run_out = (eni_step_run){
+        .rank = self, .step = self->step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
     eni_host_count(self->exchange.host, &run_out->counters);
 }
 
@@ -85,6 +85,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     run->data_ns += end_ns - begin_ns;
     run->epoch = micro->epoch;
     run->plan_step = micro->step;
+    run->micro_batch = micro->index;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
     eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
@@ -131,6 +132,19 @@ en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n)
     return eni_host_begin(run->rank->exchange.host, run->step, sum, run->samples_before);
 }
 
+void eni_step_average(eni_rank *self, const uint64_t *nsamples)
+{
+    const eni_job *job = &self->job;
+    const float *source[ENI_MEAN_MAX];
+    for (uint32_t b = 0; b < job->buckets->n; b++) {
+        const uint64_t lo = job->buckets->bucket[b].lo, count = job->buckets->bucket[b].hi - lo;
+        for (int64_t i = 0; i < job->accumulate; i++)
+            source[i] = self->exchange.micros[i] + lo;
+        eni_mean_ranks(eni_arena_at(self->exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
+                       (int)job->accumulate, self->exchange.asked.sum_order, count, 0, count);
+    }
+}
+
 en_status eni_step_submit(eni_step_run *run, uint32_t end)
 {
     while (run->submitted < end)
@@ -170,17 +184,29 @@ uint64_t eni_step_samples(const eni_step_run *run)
            (self->job.is_claiming ? run->nsamples : eni_plan_step_samples(&self->job.plan, run->step));
 }
 
+static const char diverged[] =
+    "the loss of %s is not finite: training has diverged; try a smaller --lr than %g";
+
+static const char *name_step(uint64_t step, char text[32])
+{
+    if (step == ENI_STEP_FINAL) return "the final weights";
+    snprintf(text, 32, "step %llu", (unsigned long long)step);
+    return text;
+}
+
+en_status eni_step_check_finite(uint64_t step, double loss, double lr)
+{
+    char what[32];
+    return isfinite(loss) ? EN_OK : eni_fail(EN_ENONFINITE, "train", diverged, name_step(step, what), lr);
+}
+
 /* fp16 drops gradients that overflow, so its weights may be sound all the same: one warning. */
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
 {
-    static const char sentence[] =
-        "the loss of %s is not finite: training has diverged; try a smaller --lr than %g";
-    char what[32] = "the final weights";
-    if (isfinite(loss)) return EN_OK;
-    if (step != ENI_STEP_FINAL) snprintf(what, sizeof what, "step %llu", (unsigned long long)step);
-    if (!self->trainer.may_drop)
-        return eni_fail(EN_ENONFINITE, "train", sentence, what, self->job.schedule.base);
-    if (!self->records.stats.has_diverged) eni_warn("train", sentence, what, self->job.schedule.base);
+    const double lr = self->job.schedule.base;
+    char what[32];
+    if (!self->trainer.may_drop || isfinite(loss)) return eni_step_check_finite(step, loss, lr);
+    if (!self->records.stats.has_diverged) eni_warn("train", diverged, name_step(step, what), lr);
     self->records.stats.has_diverged = true;
     return EN_OK;
 }
@@ -201,6 +227,7 @@ static void note_step(eni_step_run *run)
     const eni_step s = {.t = eni_train_seconds(self, end),
                         .step = run->step,
                         .epoch = run->epoch,
+                        .micro_batch = run->micro_batch,
                         .samples = eni_step_samples(run),
                         .nsamples = run->nsamples,
                         .update = after.version,

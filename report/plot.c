@@ -217,6 +217,7 @@ void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_
     const eni_study *study = plot->canvas->study;
     char kind[256], title[400];
     eni_study_kind(study, setting, kind, sizeof kind);
+    if (study->settings[setting].simulated != NULL) kind[strcspn(kind, ":")] = 0;
     snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
              arm == NULL ? "" : ", ", study->settings[setting].name, kind);
     eni_plot_label(plot, "%s: %.360s", what, title);
@@ -448,8 +449,9 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 {
     const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
     eni_csv_names(csv, study, run->setting, run->arm);
-    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
-    fprintf(csv->file, ",%lld,%s", (long long)run->seed, is_real ? "real" : "emulated");
+    const char *word =
+        run->emulated != NULL && run->simulated == NULL ? "emulated" : eni_study_word(study, run->setting);
+    fprintf(csv->file, ",%lld,%s", (long long)run->seed, word);
     put_emulated(csv, emulated);
 }
 

@@ -90,7 +90,7 @@ typedef struct eni_csv {
 
 /* Starts it with the line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* The first columns of a run's line, and their values: setting, arm, seed, kind ("real" or "emulated") and
+/* The first columns of a run's line, and their values: setting, arm, seed, kind ("real", "emulated", "simulated") and
  * what was emulated, empty if nothing was. Several slow ranks: "0;2". */
 #define ENI_CSV_RUN "setting,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);

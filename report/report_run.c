@@ -123,8 +123,10 @@ static en_status load_steps(const char *folder, eni_run *run)
     static const double quantiles[] = {0.50, 0.95, 0.99};
     growing list = {.size = sizeof(double)};
     en_status st = EN_OK;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/metrics-all.jsonl", folder); /* of many simulated ranks */
+    if (each_line(path, take_step, &list) != EN_ENOENT) st = EN_ENOENT;
     for (int rank = 0; st == EN_OK; rank++) {
-        char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/metrics-%d.jsonl", folder, rank);
         st = each_line(path, take_step, &list);
     }
@@ -359,6 +361,22 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
+/* The member that runs in virtual time have; as a text, it labels the run. */
+static en_status load_simulated(eni_json *reader, eni_run *run)
+{
+    const json_t *simulated = json_object_get(run->result, "simulated");
+    if (!json_is_object(simulated)) return EN_OK;
+    eni_json_at(reader, "simulated");
+    const char *compute = eni_json_need_text(reader, simulated, "compute"),
+               *net = eni_json_need_text(reader, simulated, "net");
+    EN_TRY(reader->status);
+    const size_t bytes = strlen(compute) + strlen(net) + sizeof "compute , net ";
+    if ((run->simulation = eni_alloc(bytes)) == NULL) return EN_ENOMEM;
+    snprintf(run->simulation, bytes, "compute %s, net %s", compute, net);
+    run->simulated = run->simulation;
+    return EN_OK;
+}
+
 void eni_study_find_target(eni_run *run, double target)
 {
     bool has_accuracy = false;
@@ -372,8 +390,8 @@ void eni_study_find_target(eni_run *run, double target)
 
 en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 {
-    static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts, load_lists, load_staleness,
-                                                                load_emulated, load_pipeline};
+    static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts,    load_lists,     load_staleness,
+                                                                load_emulated, load_simulated, load_pipeline};
     char folder[PATH_MAX - 32], path[PATH_MAX];
     eni_json reader = {.who = "report", .path = path};
     snprintf(folder, sizeof folder, "%s/%s", dir, run->dir);
@@ -412,5 +430,6 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->present);
     eni_free(run->pipeline.turns);
     free(run->notes);
+    eni_free(run->simulation);
     json_decref(run->result);
 }

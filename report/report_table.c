@@ -233,7 +233,7 @@ static void begin_row(const eni_study *study, const eni_row *row, const char *st
     eni_html_put(page,
                  row->is_first ? "<tr class=\"first\"><th scope=\"row\">%s" : "<tr><th scope=\"row\">%s",
                  study->settings[row->setting].name);
-    if (strategy != NULL) eni_html_put(page, "<small>%s</small>", is_real ? "real" : "emulated");
+    if (strategy != NULL) eni_html_put(page, "<small>%s</small>", eni_study_word(study, row->setting));
     fputs("</th><td class=\"name\">", page);
     eni_plot_swatch(page, &study->arms[row->arm], is_real);
     if (strategy == NULL) strategy = study->arms[row->arm].name;

@@ -146,20 +146,6 @@ static void write_counts(json_t *o, const count *counts, const void *of)
         eni_json_set_int(o, counts->key, *(const uint64_t *)(const void *)((const char *)of + counts->at));
 }
 
-static json_t *histogram_json(const eni_histogram *h, bool has_bins)
-{
-    json_t *o = json_object(), *bins = json_array();
-    eni_json_set_number(o, "mean", eni_histogram_mean(h));
-    ENI_JSON_SET_INTS(o, {"p50", eni_histogram_quantile(h, 0.50)}, {"p95", eni_histogram_quantile(h, 0.95)},
-                      {"p99", eni_histogram_quantile(h, 0.99)}, {"max", h->max}, {"count", h->count},
-                      {"sum", h->sum});
-    for (uint32_t v = 0; has_bins && v < h->bins; v++)
-        if (h->bin[v] > 0)
-            json_array_append_new(bins, json_pack("[I, I]", (json_int_t)v, (json_int_t)h->bin[v]));
-    json_object_set_new(o, "histogram", bins);
-    return o;
-}
-
 static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, bool has_bins)
 {
     eni_store_client_stats told = *client;
@@ -167,8 +153,8 @@ static void write_client(const draft *d, json_t *o, const eni_store_client_stats
     told.applied = per_model(d, client->applied);
     told.dropped = per_model(d, client->dropped);
     write_counts(o, per_client, &told);
-    json_object_set_new(o, "staleness", histogram_json(&client->staleness, has_bins));
-    json_object_set_new(o, "staleness_steady", histogram_json(&client->steady, has_bins));
+    json_object_set_new(o, "staleness", eni_histogram_json(&client->staleness, has_bins));
+    json_object_set_new(o, "staleness_steady", eni_histogram_json(&client->steady, has_bins));
 }
 
 static void write_usage(const draft *d, json_t *o)

@@ -2,30 +2,15 @@
  * the running statistics that its rank has at that moment. */
 #include "virtual/network.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "job/job.h"
 #include "models/formats/weights.h"
-#include "ops/device.h"
-
-struct eni_virtual_network {
-    eni_job job;
-    eni_dataset *dataset;
-    eni_device device;
-    en_model *model;
-    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
-    uint32_t *indices;       /* (batch) */
-    float *x;                /* (batch, H, W, C) */
-    void *target;            /* (batch) */
-    float *init;             /* (schema.count) */
-    float *states;           /* (nranks, schema.nstate); NULL: none */
-    eni_evaluation *evaluation;
-    int split; /* that is evaluated */
-    eni_sim_problem problem;
-};
+#include "runtime/net/host_info.h"
 
 /* ---- the problem ---- */
 
@@ -36,23 +21,42 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return eni_plan_micro(&n->job.plan, micro_batch, &micro) == EN_OK ? micro.count : 0;
 }
 
+static en_status compute(eni_virtual_network *n, eni_virtual_lane *l, int rank, const eni_micro *micro,
+                         const float *param, float *grad)
+{
+    en_score score;
+    eni_dataset_gather(n->dataset, ENI_TRAIN, micro->epoch, l->indices, micro->count, l->x, l->target);
+    const en_batch batch = {.n = (int64_t)micro->count, .x = l->x, .target = l->target};
+    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
+    EN_TRY(en_model_forward(l->model, param, state, &batch));
+    EN_TRY(en_model_backward(l->model, param, grad, NULL, NULL));
+    EN_TRY(en_model_result(l->model, &score));
+    n->scores[rank].loss += score.loss * (double)micro->count;
+    n->scores[rank].correct += (uint64_t)score.correct;
+    return EN_OK;
+}
+
+/* Up to nlanes threads at a time. */
 static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     eni_virtual_network *n = user;
     eni_micro micro;
-    en_score score;
     EN_TRY(eni_plan_micro(&n->job.plan, micro_batch, &micro));
     if (micro.count == 0) { /* of a step that is smaller */
         memset(grad, 0, n->job.schema.count * sizeof *grad);
         return EN_OK;
     }
-    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, n->indices);
-    eni_dataset_gather(n->dataset, ENI_TRAIN, micro.epoch, n->indices, micro.count, n->x, n->target);
-    const en_batch batch = {.n = (int64_t)micro.count, .x = n->x, .target = n->target};
-    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
-    EN_TRY(en_model_forward(n->model, param, state, &batch));
-    EN_TRY(en_model_backward(n->model, param, grad, NULL, NULL));
-    return en_model_result(n->model, &score);
+    pthread_mutex_lock(&n->lock);
+    eni_virtual_lane *l = n->free;
+    n->free = l->next;
+    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, l->indices);
+    pthread_mutex_unlock(&n->lock);
+    const en_status st = compute(n, l, rank, &micro, param, grad);
+    pthread_mutex_lock(&n->lock);
+    l->next = n->free;
+    n->free = l;
+    pthread_mutex_unlock(&n->lock);
+    return st;
 }
 
 /* ---- open ---- */
@@ -63,6 +67,13 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
     const bool has_store = (sim->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
     bool may_claim;
     n->job.strategy = sim->strategy;
+    n->job.options = simulation->options;
+    n->job.bn_stats = c->bn_stats;
+    if (strcmp(c->bn_stats, "rank0") != 0)
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "--bn-stats=%s: a run in virtual time evaluates rank 0's running statistics; give rank0",
+            c->bn_stats);
     EN_TRY(eni_job_network(&n->job, c));
     const eni_data_options data = eni_job_data(&n->job, c);
     EN_TRY(eni_dataset_open(&data, &n->dataset));
@@ -71,26 +82,51 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
     return eni_job_optimizer(&n->job, c);
 }
 
-static en_status open_model(eni_virtual_network *n, const eni_config *c, const char *plugins)
+static eni_set set_of(const eni_virtual_network *n, int split)
+{
+    const uint64_t count = n->dataset->split[split].count;
+    return (eni_set){.count = count,
+                     .batch = count < 256 ? count : 256,
+                     .sample_bytes = n->dataset->sample_floats * sizeof(float),
+                     .target_bytes = eni_dataset_target_bytes(n->dataset),
+                     .fill = split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
+                     .user = n->dataset};
+}
+
+static en_status open_lane(eni_virtual_network *n, const eni_config *c, const char *plugins,
+                           eni_virtual_lane *l)
+{
+    const uint64_t batch = n->job.plan.batch;
+    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &l->device));
+    EN_TRY(en_model_new(&n->job.schema, l->device.ops, l->device.ctx, NULL, &l->model));
+    EN_TRY(en_model_prepare(l->model, (int64_t)batch, EN_MODEL_TRAIN));
+    l->indices = eni_alloc_array(batch, sizeof *l->indices);
+    l->x = eni_alloc_array(batch, n->dataset->sample_floats * sizeof *l->x);
+    l->target = eni_alloc_array(batch, eni_dataset_target_bytes(n->dataset));
+    if (l->indices == NULL || l->x == NULL || l->target == NULL) return EN_ENOMEM;
+    l->next = n->free;
+    n->free = l;
+    return EN_OK;
+}
+
+/* As many threads as there are cores for, each with a model of its own; evaluations use the first one. */
+static en_status open_lanes(eni_virtual_network *n, const eni_config *c, const char *plugins, int32_t nranks)
 {
     if (eni_device_is_gpu(c->device))
         return eni_fail(EN_EINVAL, "sim",
                         "--device=%s: virtual time computes on the processor; give cpu or ref", c->device);
-    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &n->device));
-    EN_TRY(en_model_new(&n->job.schema, n->device.ops, n->device.ctx, NULL, &n->model));
-    EN_TRY(en_model_prepare(n->model, (int64_t)n->job.plan.batch, EN_MODEL_TRAIN));
+    const int each = c->threads > 0 ? (int)c->threads : 1, most = eni_host_info_cores() / each;
+    n->nlanes = most < 1 ? 1 : most < nranks ? most : nranks;
+    n->lanes = eni_alloc_array((size_t)n->nlanes, sizeof *n->lanes);
+    if (n->lanes == NULL) return EN_ENOMEM;
+    for (int i = 0; i < n->nlanes; i++)
+        EN_TRY(open_lane(n, c, plugins, &n->lanes[i]));
     n->split = n->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
-    const uint64_t count = n->dataset->split[n->split].count;
-    const eni_set set = {.count = count,
-                         .batch = count < 256 ? count : 256,
-                         .sample_bytes = n->dataset->sample_floats * sizeof(float),
-                         .target_bytes = eni_dataset_target_bytes(n->dataset),
-                         .fill = n->split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
-                         .user = n->dataset};
-    return eni_evaluation_open(n->model, &set, true, &n->evaluation);
+    const eni_set set = set_of(n, n->split);
+    return eni_evaluation_open(n->lanes[0].model, &set, true, &n->evaluation);
 }
 
-static en_status open_vectors(eni_virtual_network *n, int32_t nranks)
+static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32_t nranks)
 {
     const en_schema *schema = &n->job.schema;
     const eni_plan *plan = &n->job.plan;
@@ -98,12 +134,11 @@ static en_status open_vectors(eni_virtual_network *n, int32_t nranks)
         n->sampler[i] = eni_sampler_new(plan->train_samples, n->job.seed, n->job.order);
         if (n->sampler[i] == NULL) return EN_ENOMEM;
     }
-    n->indices = eni_alloc_array(plan->batch, sizeof *n->indices);
-    n->x = eni_alloc_array(plan->batch, n->dataset->sample_floats * sizeof *n->x);
-    n->target = eni_alloc_array(plan->batch, eni_dataset_target_bytes(n->dataset));
     n->init = eni_alloc_array(schema->count, sizeof *n->init);
-    if (n->indices == NULL || n->x == NULL || n->target == NULL || n->init == NULL) return EN_ENOMEM;
+    n->scores = eni_alloc_array((size_t)nranks, sizeof *n->scores);
+    if (n->init == NULL || n->scores == NULL) return EN_ENOMEM;
     en_schema_init_param(schema, n->job.seed, n->init);
+    if (c->init != NULL) EN_TRY(eni_weights_load(c->init, schema, n->init, n->job.state));
     if (schema->nstate == 0) return EN_OK;
     n->states = eni_alloc_array((size_t)nranks * schema->nstate, sizeof *n->states);
     if (n->states == NULL) return EN_ENOMEM;
@@ -118,10 +153,11 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     *network_out = NULL;
     eni_virtual_network *n = eni_alloc(sizeof *n);
     if (n == NULL) return EN_ENOMEM;
+    pthread_mutex_init(&n->lock, NULL);
     eni_sim_config *sim = &simulation->sim;
     en_status st = open_job(n, c, simulation);
-    if (st == EN_OK) st = open_model(n, c, plugins);
-    if (st == EN_OK) st = open_vectors(n, sim->nranks);
+    if (st == EN_OK) st = open_lanes(n, c, plugins, sim->nranks);
+    if (st == EN_OK) st = open_vectors(n, c, sim->nranks);
     if (st != EN_OK) {
         eni_virtual_network_close(n);
         return st;
@@ -133,7 +169,8 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
                                    .init = n->init,
                                    .samples = samples,
                                    .grad = gradient,
-                                   .user = n};
+                                   .user = n,
+                                   .threads = n->nlanes};
     sim->problem = &n->problem;
     sim->micro_batches = job->plan.micro_batches;
     sim->assign = job->is_claiming ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
@@ -141,6 +178,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     sim->optimizer = job->optimizer;
     sim->hyper = job->hyper;
     sim->schedule = job->schedule;
+    sim->sum_order = (eni_sum_order)c->sum_order;
     sim->eval_every = eni_job_samples(job, c->eval_every);
     *network_out = n;
     return EN_OK;
@@ -150,29 +188,46 @@ void eni_virtual_network_close(eni_virtual_network *n)
 {
     if (n == NULL) return;
     eni_evaluation_close(n->evaluation);
-    en_model_free(n->model);
-    eni_device_close(&n->device);
+    for (int i = 0; n->lanes != NULL && i < n->nlanes; i++) {
+        eni_virtual_lane *l = &n->lanes[i];
+        en_model_free(l->model);
+        eni_device_close(&l->device);
+        eni_free(l->indices);
+        eni_free(l->x);
+        eni_free(l->target);
+    }
+    eni_free(n->lanes);
+    pthread_mutex_destroy(&n->lock);
     eni_sampler_free(n->sampler[0]);
     eni_sampler_free(n->sampler[1]);
     eni_dataset_close(n->dataset);
+    eni_buckets_free(n->job.buckets);
     eni_groups_free(n->job.groups);
     eni_free(n->job.state);
     en_schema_fini(&n->job.schema);
-    eni_free(n->indices);
-    eni_free(n->x);
-    eni_free(n->target);
     eni_free(n->init);
     eni_free(n->states);
+    eni_free(n->scores);
     eni_free(n);
 }
 
 /* ---- results ---- */
 
-en_status eni_virtual_network_evaluate(eni_virtual_network *n, const float *param, eni_set_score *score_out,
-                                       bool *has_accuracy_out)
+en_status eni_virtual_network_evaluate(eni_virtual_network *n, const float *param, const float *state,
+                                       eni_set_score *score_out)
 {
-    *has_accuracy_out = n->dataset->classes > 0;
-    return eni_evaluation_run(n->evaluation, param, n->states, score_out);
+    EN_TRY(eni_evaluation_run(n->evaluation, param, state, score_out));
+    if (n->dataset->classes == 0) score_out->accuracy = NAN;
+    return EN_OK;
+}
+
+en_status eni_virtual_network_test(eni_virtual_network *n, const float *param, const float *state,
+                                   eni_set_score *score_out)
+{
+    const eni_set set = set_of(n, ENI_TEST);
+    EN_TRY(eni_model_evaluate_set(n->lanes[0].model, param, state, &set, score_out));
+    if (n->dataset->classes == 0) score_out->accuracy = NAN;
+    return EN_OK;
 }
 
 en_status eni_virtual_network_digest(const eni_virtual_network *n, const float *param,

@@ -3,11 +3,44 @@
 #ifndef VIRTUAL_NETWORK_H
 #define VIRTUAL_NETWORK_H
 
+#include <pthread.h>
+
 #include "core/digest.h"
+#include "job/job.h"
 #include "models/evaluation.h"
+#include "ops/device.h"
 #include "virtual/simulation.h"
 
-typedef struct eni_virtual_network eni_virtual_network;
+/* Sums over the gradients of a rank since they were set to zero. */
+typedef struct eni_virtual_score {
+    double loss; /* summed over the samples */
+    uint64_t correct;
+} eni_virtual_score;
+
+/* A thread computes with these. */
+typedef struct eni_virtual_lane {
+    eni_device device;
+    en_model *model;
+    uint32_t *indices;             /* (batch) */
+    float *x;                      /* (batch, H, W, C) */
+    void *target;                  /* (batch) */
+    struct eni_virtual_lane *next; /* that is free */
+} eni_virtual_lane;
+
+typedef struct eni_virtual_network {
+    eni_job job;
+    eni_dataset *dataset;
+    pthread_mutex_t lock;    /* of `free` and the samplers */
+    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
+    int nlanes;
+    eni_virtual_lane *lanes, *free;
+    float *init;               /* (schema.count) */
+    float *states;             /* (nranks, schema.nstate) of each rank's last forward; NULL: none */
+    eni_virtual_score *scores; /* (nranks) */
+    eni_evaluation *evaluation;
+    int split; /* that is evaluated */
+    eni_sim_problem problem;
+} eni_virtual_network;
 
 /* Opens data set, network and device as the flags say, and sets in `simulation`: problem, micro_batches, assign,
  * optimizer, hyper, schedule, eval_every and buckets. Borrows config and simulation. On failure *network_out is NULL. Errors as of
@@ -16,10 +49,14 @@ en_status eni_virtual_network_open(const eni_config *config, const char *plugins
                                    eni_virtual_network **network_out);
 void eni_virtual_network_close(eni_virtual_network *network); /* NULL is fine */
 
-/* Loss and accuracy of weights (simulation.problem->count) on the held-out samples, or, without any, on the test set, with the
- * running statistics of rank 0. *has_accuracy_out: whether it has classes. */
-en_status eni_virtual_network_evaluate(eni_virtual_network *network, const float *param,
-                                       eni_set_score *score_out, bool *has_accuracy_out);
+/* Loss and accuracy (NAN without classes) of weights (schema.count) and running statistics (schema.nstate) on the held-out
+ * samples, or, without any, on the test set. */
+en_status eni_virtual_network_evaluate(eni_virtual_network *network, const float *param, const float *state,
+                                       eni_set_score *score_out);
+
+/* The same on the test set. */
+en_status eni_virtual_network_test(eni_virtual_network *network, const float *param, const float *state,
+                                   eni_set_score *score_out);
 
 /* params_sha256 of result.json for these weights. */
 en_status eni_virtual_network_digest(const eni_virtual_network *network, const float *param,

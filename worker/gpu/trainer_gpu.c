@@ -435,7 +435,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
     if (eni_vectors_are_staged(w)) {
         eni_step_compute_begins(run);
         EN_TRY(eni_vectors_await_micros(w));
-        eni_average_micros(w, samples);
+        eni_step_average(&w->rank, samples);
         eni_step_compute_ends(run, "gpu");
     }
     EN_TRY(begin(w, run, samples, (int)w->rank.job.accumulate));
