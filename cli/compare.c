@@ -196,7 +196,10 @@ static en_status make_base(comparison *c)
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
     EN_TRY(eni_config_become(&c->base, c->is_virtual ? ENI_SIM : ENI_RUN));
-    if (c->is_virtual) EN_TRY(eni_config_set(&c->base, "model", c->context->config->model, "--model"));
+    if (c->is_virtual) {
+        EN_TRY(eni_config_set(&c->base, "model", c->context->config->model, "--model"));
+        EN_TRY(eni_config_resolve(&c->base)); /* a network has defaults of its own */
+    }
     c->base.overwrite = true; /* the lock on the study's folder covers those of its runs */
     eni_free(c->base.resume);
     c->base.resume = NULL;

@@ -232,6 +232,48 @@ static void a_study_in_virtual_time(void **state)
     promise("compare --virtual: 3 arms, 3 seeds, the same events on one core as on several");
 }
 
+/* The study of real ranks beside it: settings and tests of each, one curve over samples. */
+static void a_page_of_both(void **state)
+{
+    static const char *const both[] = {"even", "even, simulated"};
+    char virtual[300], real[300], page[300];
+    (void)state;
+    snprintf(virtual, sizeof virtual, "%s/study", system_folder());
+    snprintf(real, sizeof real, "%s/study-real", system_folder());
+    snprintf(page, sizeof page, "%s/page", system_folder());
+    run_entrain(0, "compare -n 4 --seeds=1,2 --threads=1 " STUDY "--out=%s", real);
+    run_entrain(0, "report %s %s --out=%s", real, virtual, page);
+    json_t *report = json_in(page, "report.json");
+    const json_t *rows = json_object_get(report, "table"), *rules = json_object_get(report, "rules"), *entry;
+    assert_int_equal(json_array_size(rows), 6);
+    size_t i, nrows[2] = {0}, npairs[2] = {0};
+    for (size_t s = 0; s < 2; s++) {
+        assert_non_null(json_object_get(json_object_get(report, "verdict"), both[s]));
+        json_array_foreach(rows, i, entry) nrows[s] += strcmp(text_at(entry, "setting"), both[s]) == 0;
+        json_array_foreach(json_object_get(report, "comparisons"), i, entry) npairs[s] +=
+            strcmp(text_at(entry, "setting"), both[s]) == 0;
+        assert_int_equal(nrows[s], 3);
+        assert_int_equal(npairs[s], 3);
+    }
+    const char *found = NULL;
+    json_array_foreach(rules, i, entry) if (strcmp(text_at(entry, "rule"), "one page") == 0) found =
+        text_at(entry, "found");
+    assert_non_null(found);
+    /* ring and ps-sync, seeds 1 and 2: the same bytes on real ranks and in virtual time */
+    assert_non_null(strstr(found, "9 of 15 runs are in virtual time"));
+    assert_non_null(strstr(found, "of 6 pairs of one arm and seed, 6 begin alike"));
+    assert_non_null(strstr(found, "4 with the same weights"));
+    assert_true(page_has(page, "Some runs are in virtual time") &&
+                page_has(page, "All settings over samples"));
+    json_decref(report);
+    run_entrain(2, "report %s %s", real, real);
+    snprintf(page, sizeof page, "%s/virtual-0", system_folder());
+    run_entrain(0, "report %s %s --out=%s/runs", page, train_out(),
+                system_folder()); /* two folders of one run */
+    promise(
+        "report of a study and a simulated one: two rankings, two families of tests, one curve over samples");
+}
+
 /* A run that fails costs no other run; a signal ends all. */
 static void a_failure_and_a_signal(void **state)
 {
@@ -283,7 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(many_ranks_share_a_file),
-        cmocka_unit_test(a_study_in_virtual_time), cmocka_unit_test(a_failure_and_a_signal),
-        cmocka_unit_test(what_has_no_meaning)};
+        cmocka_unit_test(a_study_in_virtual_time),  cmocka_unit_test(a_page_of_both),
+        cmocka_unit_test(a_failure_and_a_signal),   cmocka_unit_test(what_has_no_meaning)};
     return system_main(tests);
 }
