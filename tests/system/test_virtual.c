@@ -199,8 +199,7 @@ static void a_partner_that_never_comes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real),
-                                       cmocka_unit_test(timing_is_told),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real), cmocka_unit_test(timing_is_told),
                                        cmocka_unit_test(a_recorded_order_is_played),
                                        cmocka_unit_test(what_does_not_fit_is_not_played),
                                        cmocka_unit_test(a_partner_that_never_comes)};
