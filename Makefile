@@ -2,7 +2,7 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CMAKE_FLAGS ?=
-# The target of `make tests`: tests, or units, which omits those of whole programs (tests/system).
+# The targets of `make tests`: tests, or units, which omits those of whole programs (tests/system), or some programs.
 TESTS ?= tests
 
 # Packages for a build, the tests and the demo; README.md explains each.
@@ -24,7 +24,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install release format format-check tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench found install release format format-check tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -79,7 +79,7 @@ soak: deps ## the longest tests: hundreds of kills, every phase of every strateg
 isa: deps ## the tests of kernels, as on a CPU without AVX-512 and on one without AVX2
 	@$(MAKE) --no-print-directory tests
 	@for isa in AVX2 SSE41; do echo "DNNL_MAX_CPU_ISA=$$isa:"; DNNL_MAX_CPU_ISA=$$isa ctest --test-dir $(BUILD) --no-tests=error \
-	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -E '^ops_sweep|_avx2$$' -LE 'gpu|soak' --output-on-failure || exit 1; done
+	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -E '^ops_sweep|_avx2$$' -LE 'gpu|soak|long' --output-on-failure || exit 1; done
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS=--preset=asan
@@ -96,6 +96,10 @@ bench: configure ## measure everything and its peers and limits into bench/RESUL
 	@command -v python3 >/dev/null || { echo "make bench needs python3: apt-get install python3-minimal"; exit 1; }
 	@$(call build,all benches)
 	@bench/run.py --build=$(BUILD) $(BENCH_FLAGS)
+
+found: all ## run what papers say, in virtual time: docs/found.md (an hour; FOUND_FLAGS=--quick: a minute)
+	@python3 -c 'import numpy' 2>/dev/null || { echo "make found needs numpy: apt-get install python3-numpy"; exit 1; }
+	@found/found.py --build=$(BUILD) $(FOUND_FLAGS)
 
 install: all ## install to PREFIX (/usr/local); with man pages if help2man is installed
 	@tools/man.sh $(BUILD) || [ $$? = 77 ]

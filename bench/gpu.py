@@ -110,8 +110,6 @@ class Ours:
         data = [flag for flag in network.flags if flag.startswith("--data=")]
         flags = [flag for flag in network.flags if flag not in data] + list(more)
         flags += {"tf32": ["--tf32"], "bf16": ["--precision=bf16"], "fp16": ["--precision=fp16"]}.get(precision, [])
-        if not self.args.few:
-            flags.append(f"--loader-threads={max(1, self.args.loaders // workers)}")
         if self.args.data_dir and not data:
             flags.append(f"--data-dir={self.args.data_dir}")
         steps = self.steps.get(key, 25 if self.args.few else 400)
@@ -236,8 +234,6 @@ def parse_args():
     p.add_argument("--network", default="convnet", help=f"some of {','.join(NETWORKS)} [convnet]")
     p.add_argument("--batch", default="", help="[64,1024 for the convnet, 128 for the others]")
     p.add_argument("--precision", default="", help="some of fp32,tf32,bf16,fp16 [tf32,bf16 for the convnet, and fp32 for the others]")
-    p.add_argument("--loaders", type=int, default=min(8, max(1, (os.cpu_count() or 2) // 2)),
-                   help="loader threads of all ranks; one gathers a batch of 64 in 65 us, which is also the time of a step")
     p.add_argument("--data-dir", default="")
     p.add_argument("--json", action="store_true")
     p.add_argument("--cpu", action="store_true")

@@ -72,7 +72,7 @@ static const char usage[] =
     "                        (with relu), relu, maxpool (3 x 3, stride 2, padding 1), avgpool "
     "(all)\n"
     "      --device=D        ref, cpu, cuda, cuda:1, auto [auto]\n"
-    "      --precision=P     fp32, tf32, bf16, fp16: the last three on a GPU [fp32]\n"
+    "      --precision=P     fp32, bf16; on a GPU also tf32, fp16 [fp32]\n"
     "      --peak=N          matrix size for the peak [1024; on a GPU 8192]\n"
     "      --batch=N         samples [64]\n"
     "      --threads=N       compute threads [1]\n"
@@ -482,7 +482,11 @@ static en_status open_device(bench *b)
     if (strncmp(b->options.device, "cuda", 4) == 0) return open_gpu(b, plugins);
     b->in_a_row = 1;
     if (b->options.peak_side == 0) b->options.peak_side = PEAK_SIDE;
-    return eni_device_open(b->options.device, plugins, b->options.threads, &b->device);
+    const eni_device_options how = {.plugin_dir = plugins,
+                                    .threads = b->options.threads,
+                                    .flags = b->options.dtype == EN_BF16 ? EN_OPEN_BF16 : 0};
+    if (b->options.dtype == EN_BF16) b->options.dtype = EN_F32; /* of activations */
+    return eni_device_open_with(b->options.device, &how, &b->device);
 }
 
 int main(int argc, char **argv)

@@ -267,6 +267,30 @@ def resnet_one(tools, threads):
     return Experiment(f"resnet-1x{threads}", programs, rows, deadline_s=400)
 
 
+def bf16(tools, threads):
+    """bf16 beside float32 of the same build, and beside PyTorch's autocast, channels_last."""
+    programs, rows = {}, []
+    if not tools.has_bf16():
+        return Experiment(f"bf16-1x{threads}", {"bf16": "bf16 on this CPU (avx512_bf16)"}, [])
+    for model, words, torch_model, batch, steps in (
+            ("convnet", "convnet", "convnet", 64, 150),
+            *((model, words, torch_model, 128, 3 if "cifar" in model else 12)
+              for model, (words, torch_model, _) in RESNETS.items())):
+        figure = f"{words}, 1 worker, {threads} thread{'s' * (threads > 1)}, bf16"
+        line = [tools.bench("train"), "--json", f"--model={model}", "--strategy=solo", "--workers=1", f"--threads={threads}",
+                f"--batch={batch}", "--data=synthetic", "-n", steps]
+        programs[f"{model} fp32"], programs[model] = line, line + ["--flags=--precision=bf16"]
+        ours = Pick(model, "samples_s")
+        rows.append(Row(figure, ours, "images/s", "the same in fp32", Pick(f"{model} fp32", "samples_s")))
+        for name in filter(tools.can_compile, tools.torches):
+            programs[f"{name} {model}"] = tools.command(name, 1, [
+                f"--model={torch_model}", f"--threads={threads}", "--data=batch", f"--batch={batch}", "--warmup=1",
+                f"--steps={steps}", "--style=bf16"])
+            rows.append(Row(figure, ours, "images/s", f"{name}, autocast, channels_last",
+                            Pick(f"{name} {model}", "samples_s"), at_least=1.1))
+    return Experiment(f"bf16-1x{threads}", programs, rows, deadline_s=400)
+
+
 def resnet_two(tools):
     """Two workers of one thread, batch 128 each: 44.7 MB of weights a step."""
     train = [tools.bench("train"), "--json", "--model=resnet18", "--batch=128", "--data=synthetic", "-n", 20]
@@ -383,6 +407,28 @@ def fetch(tools):
             Pick("both", "curl_mb_s"), at_least=0.8)], deadline_s=300)
 
 
+def virtual(tools):
+    """Many ranks in virtual time. Seconds are of one core, so that a machine that others use does not count."""
+    def ours(*flags):
+        return [tools.bench("virtual"), "--json", "--compute=exp:10ms"] + list(flags)
+
+    one_bucket = "--bucket-cap=67108864"
+    programs = {"begun": ours("--strategy=ps-async", "-n", 10000, "--elements=48", "--steps=1"),
+                "async": ours("--strategy=ps-async", "-n", 6174, "--elements=1729", "--steps=17", one_bucket),
+                "ssp": ours("--strategy=ssp:bound=3", "-n", 10000, "--elements=10000", "--steps=50", "--lr=1e-6", one_bucket),
+                "ring": ours("--strategy=ring", "-n", 4000, "--elements=1729", "--steps=20", one_bucket),
+                "mlp": ours("--strategy=ps-async", "-n", 64, "--model=mlp", "--steps=60")}
+    return Experiment("virtual", programs, [
+        Row("virtual: a rank that has not written, 48 elements", Pick("begun", "rank_kb"), "KB", at_most=24),
+        Row("virtual: 6,174 ranks, 1,729 floats, 105,000 gradients, ps-async", Pick("async", "seconds"), "s", at_most=20),
+        Row("virtual: memory of these 6,174 ranks", Pick("async", "mb"), "MB", at_most=1024),
+        Row("virtual: 10,000 ranks x 50 steps of ssp, 10,000 floats", Pick("ssp", "seconds"), "s", at_most=60),
+        Row("virtual: memory of these 10,000 ranks", Pick("ssp", "mb"), "MB"),
+        Row("virtual: 4,000 ranks x 20 steps of ring, 1,729 floats", Pick("ring", "seconds"), "s"),
+        Row("virtual: mlp, 64 ranks, ps-async, beside gradients, means and steps", Pick("mlp", "overhead"), "x", at_most=1.1),
+        Row("virtual: mlp, 64 ranks, ps-async, beside gradients", Pick("mlp", "beside_gradients"), "x")], deadline_s=200)
+
+
 def predict(tools):
     """The test set over two processes compared with one: they share only memory bandwidth and a counter."""
     models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
@@ -431,7 +477,8 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), pipeline(tools),
+        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), bf16(tools, 1), bf16(tools, 2), resnet_two(tools),
+        pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
-        restart(tools), join(tools), fetch(tools),
+        restart(tools), join(tools), fetch(tools), virtual(tools),
     ]

@@ -94,6 +94,10 @@ class Tools:
         found = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
         return bool(found) and {"avx512f", "vpclmulqdq"} <= set(found.group(1).split())
 
+    def has_bf16(self):
+        """Whether the CPU has --precision=bf16."""
+        return " avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
+
     def find_mpi(self):
         if not shutil.which("mpicc") or not shutil.which("mpirun"):
             return "Open MPI (Debian: libopenmpi-dev openmpi-bin)"

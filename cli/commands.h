@@ -11,6 +11,7 @@
  *     gpu_list.h                    gpus
  *     list.c                        strategies, models, data, report
  *     sim_command.c                 sim
+ *     conform_command.c             conform
  *     launcher/                     starts the processes of one run and ensures that none outlives it: launch.c (read
  *                                   this first), spawn.c, watch.c, relay.h (their messages), live.h, machine.h */
 #ifndef CLI_COMMANDS_H
@@ -24,7 +25,7 @@ typedef struct eni_command_context {
     const eni_config *config;
     const char *plugin_dir;
     eni_hook_guard *hooks; /* of this process */
-    int signal_fd;         /* -1 for sim, which never waits: a signal ends it */
+    int signal_fd;         /* -1 for sim and conform, which never wait: a signal ends them */
     int argc;
     char **argv;
     const char *version; /* eni_version; only main may name it */
@@ -46,5 +47,6 @@ en_status eni_command_advise(const eni_command_context *context);     /* advise.
 en_status eni_command_scale(const eni_command_context *context);      /* scale.c */
 en_status eni_command_gpus(const eni_command_context *context);       /* gpu_list.c */
 en_status eni_command_sim(const eni_command_context *context);        /* sim_command.c */
+en_status eni_command_conform(const eni_command_context *context);    /* conform_command.c */
 
 #endif

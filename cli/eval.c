@@ -39,12 +39,10 @@ static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_
 
 static en_status options_of(const eni_config *c, const eni_device *device, en_model_options *options_out)
 {
-    static const uint32_t dtypes[] = {
-        [ENI_PRECISION_FP32] = EN_F32, [ENI_PRECISION_BF16] = EN_BF16, [ENI_PRECISION_FP16] = EN_F16};
-    *options_out = (en_model_options){.size = sizeof *options_out, .dtype = dtypes[c->precision]};
+    *options_out = (en_model_options){.size = sizeof *options_out, .dtype = eni_config_dtype(c)};
     if (options_out->dtype == EN_F32 || !(device->ops->flags & EN_DEVICE_HOST)) return EN_OK;
-    return eni_fail(EN_EINVAL, "device", "--precision=%s: %s computes in fp32; omit it, or use --device=cuda",
-                    c->precision == ENI_PRECISION_BF16 ? "bf16" : "fp16", device->ops->name);
+    return eni_fail(EN_EINVAL, "device", "--precision=fp16: %s has no fp16; omit it, or use --device=cuda",
+                    device->ops->name);
 }
 
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,
@@ -52,10 +50,8 @@ en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int
 {
     eni_compute compute = {0};
     en_model_options options;
-    eni_device_options how = {.plugin_dir = plugin_dir,
-                              .threads = threads,
-                              .flags = (config->tf32 ? EN_OPEN_TF32 : 0U) |
-                                       (config->deterministic ? EN_OPEN_DETERMINISTIC : 0U)};
+    eni_device_options how = {
+        .plugin_dir = plugin_dir, .threads = threads, .flags = eni_config_open_flags(config)};
     EN_TRY(choose_gpu(config->device, plugin_dir, local_rank, nlocal, &how.index));
     EN_TRY(eni_device_open_with(config->device, &how, &compute.device));
     en_status st = options_of(config, &compute.device, &options);

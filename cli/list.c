@@ -1,4 +1,5 @@
 /* list.c - the sub-commands that only show something: strategies, models, data, report. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,25 +20,87 @@
 #include "report/report.h"
 #include "runtime/spec/strategies.h"
 
+/* ---- strategies, by family: the file that they share ---- */
+
+typedef struct strategy_search {
+    const char *words; /* NULL: all */
+    bool is_name;      /* whether a strategy has `words` for a name; it is then the only one meant */
+    char family[64];   /* of the strategy that was printed last */
+    int nfound;
+} strategy_search;
+
+/* Whether `words` are in `text` if only letters and digits count: "Local SGD" is in "local-sgd". */
+static bool mentions(const char *text, const char *words)
+{
+    for (; text != NULL && *text != 0; text++) {
+        const char *at = text, *word = words;
+        while (*word != 0) {
+            if (!isalnum((unsigned char)*word)) {
+                word++;
+            } else if (*at != 0 && at > text && !isalnum((unsigned char)*at)) {
+                at++;
+            } else if (tolower((unsigned char)*at++) != tolower((unsigned char)*word++)) {
+                break;
+            }
+            if (*word == 0) return true;
+        }
+    }
+    return false;
+}
+
+/* The next two: eni_strategy_visit. */
+static void look_for_name(void *user, const en_strategy *strategy, const char *path)
+{
+    strategy_search *search = user;
+    (void)path;
+    if (search->words != NULL && strcmp(strategy->name, search->words) == 0) search->is_name = true;
+}
+
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {
-    (void)user, (void)path;
+    strategy_search *search = user;
+    char family[sizeof search->family] = "";
+    const char *file = path != NULL ? strstr(path, "/strategy_") : NULL;
+    if (file != NULL) snprintf(family, sizeof family, "%.*s", (int)strcspn(file + 10, "."), file + 10);
+    for (char *c = family; *c != 0; c++)
+        if (*c == '_') *c = ' ';
+    if (search->words != NULL && !mentions(strategy->name, search->words) &&
+        !mentions(strategy->help, search->words) && !mentions(strategy->paper, search->words) &&
+        !mentions(family, search->words))
+        return;
+    if (strcmp(family, search->family) != 0) printf("---- %s ----\n\n", family);
+    snprintf(search->family, sizeof search->family, "%s", family);
+    search->nfound++;
     eni_strategy_show(stdout, strategy);
     printf("\n");
+}
+
+/* The strategies that `words` describe, "gossip", "Lian"; nothing if there is one of that name. */
+static en_status print_found(const char *plugin_dir, const char *words, int *nfound_out)
+{
+    strategy_search search = {.words = words};
+    EN_TRY(eni_strategy_list(plugin_dir, look_for_name, &search));
+    if (!search.is_name) EN_TRY(eni_strategy_list(plugin_dir, print_strategy, &search));
+    *nfound_out = search.nfound;
+    return EN_OK;
 }
 
 en_status eni_command_strategies(const eni_command_context *context)
 {
     const eni_list *names = &context->config->args;
-    if (names->count == 0) return eni_strategy_list(context->plugin_dir, print_strategy, NULL);
+    int nfound = 0;
+    if (names->count == 0) return print_found(context->plugin_dir, NULL, &nfound);
     for (int i = 0; i < names->count; i++) {
         const char *name = names->item[i];
         /* all tables of that file */
         const bool is_file = eni_plugin_is_path(name) && strchr(name, '@') == NULL;
         const en_strategy *strategy;
+        nfound = 0;
+        if (!eni_plugin_is_path(name)) EN_TRY(print_found(context->plugin_dir, name, &nfound));
+        if (nfound > 0) continue;
         EN_TRY(eni_strategy_find(context->plugin_dir, name, &strategy));
         for (; strategy != NULL; strategy = is_file ? strategy->next : NULL)
-            print_strategy(NULL, strategy, NULL);
+            print_strategy(&(strategy_search){0}, strategy, NULL);
     }
     return EN_OK;
 }

@@ -33,6 +33,8 @@ static const command commands[] = {
     {"predict", ENI_PREDICT, eni_command_eval, "saved weights on the test set: a class for each sample"},
     {"sim", ENI_SIM, eni_command_sim,
      "a strategy in virtual time, without processes, with faults or without"},
+    {"conform", ENI_CONFORM, eni_command_conform,
+     "is a strategy the one of its paper? every decision, in virtual time"},
     {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
     {"models", ENI_MODELS, eni_command_models, "what --model takes"},
     {"data", ENI_DATA, eni_command_data, "what --data takes"},
@@ -95,7 +97,7 @@ static int run_command(const command *c, int argc, char **argv)
     eni_config config;
     char plugins[4096];
     if (eni_config_parse(c->program, argc - 1, argv + 1, &config) != EN_OK) return 2;
-    const bool is_sim = c->program == ENI_SIM;
+    const bool is_sim = c->program == ENI_SIM || c->program == ENI_CONFORM;
     int code = 2;
     if (config.help != NULL) {
         eni_config_help(c->program, strcmp(config.help, "all") == 0, stdout);

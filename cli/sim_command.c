@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/json.h"
@@ -14,9 +15,8 @@
 #include "core/try.h"
 #include "models/evaluation.h"
 #include "run/units.h"
-#include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
-#include "runtime/sim/quadratic.h"
+#include "runtime/sim/skewed.h"
 #include "virtual/experiment.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
@@ -53,7 +53,9 @@ static void report_store(const eni_sim_result *r)
            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
     if (r->has_theory && r->theory.staleness >= 0) printf("; theory %g", r->theory.staleness);
-    printf("\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
+    printf("; samples dropped %.4g %%\n",
+           r->dropped > 0 ? 100 * (double)r->dropped / (double)(r->applied + r->dropped) : 0);
+    printf("clocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
     if (r->has_theory) printf("; theory %g", r->theory.max_clocks_behind);
     printf("\n");
 }
@@ -62,7 +64,7 @@ static void report_store(const eni_sim_result *r)
 typedef struct sim_trial {
     const eni_command_context *context;
     eni_virtual v;
-    eni_quadratic quadratic;      /* without --model */
+    eni_skewed skewed;            /* without --model */
     eni_virtual_network *network; /* with it */
     eni_experiment *experiment;   /* of that */
     json_t *curve;                /* [[samples, seconds, loss, accuracy or null], ..] */
@@ -79,6 +81,30 @@ static bool has_accuracy(const sim_trial *t)
 static uint64_t steps_of(const sim_trial *t)
 {
     return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
+}
+
+/* "compute     ranks 0-3 exp:10ms; rank 4 fixed:40ms", and so on. */
+static void print_timing(const sim_trial *t)
+{
+    enum { SHOWN = 8 };
+    json_t *timing = eni_virtual_timing(&t->v), *list;
+    const char *kind;
+    json_object_foreach(timing, kind, list)
+    {
+        size_t i;
+        json_t *group;
+        if (json_array_size(list) == 0) continue;
+        printf("%-11s", strcmp(kind, "server_time") == 0 ? "server time" : kind);
+        json_array_foreach(list, i, group)
+        {
+            if (i < SHOWN)
+                printf("%s %s %s", i > 0 ? ";" : "", json_string_value(json_array_get(group, 0)),
+                       json_string_value(json_array_get(group, 1)));
+        }
+        if (json_array_size(list) > SHOWN) printf("; and %zu more", json_array_size(list) - SHOWN);
+        printf("\n");
+    }
+    json_decref(timing);
 }
 
 /* The same report as JSON. A value that is not finite, such as the loss of a diverged strategy, is null. */
@@ -113,6 +139,7 @@ static void report_json(const sim_trial *t, const eni_sim_result *r)
     }
     for (int32_t i = 0; i < r->nranks; i++)
         json_array_append_new(ranks, json_integer((json_int_t)r->rank[i].steps));
+    json_object_set_new(all, "timing", eni_virtual_timing(&t->v));
     json_object_set_new(all, "staleness", staleness);
     json_object_set_new(all, "theory", theory);
     json_object_set_new(all, "equal_ranks", json_boolean(r->has_equal_ranks));
@@ -154,12 +181,10 @@ static void report_curve(const sim_trial *t)
 static void report(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
-    char network[96];
     const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
     const char *chosen = eni_options_canonical(c->options), *model_name, *data_name;
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
-    eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    printf("compute     %s\nnetwork     %s\n", t->context->config->compute, network);
+    print_timing(t);
     if (t->network != NULL) {
         eni_virtual_network_names(t->network, &model_name, &data_name);
         printf("trained     %s on %s\n", model_name, data_name);
@@ -179,8 +204,6 @@ static void report(const sim_trial *t, const eni_sim_result *r)
     if (r->has_theory) printf("; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
     printf("\n");
     if (r->pushes > 0) report_store(r);
-    if (r->dropped > 0)
-        printf("samples     %" PRIu64 " applied, %" PRIu64 " dropped\n", r->applied, r->dropped);
     printf("ranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
     for (int32_t i = 0; i < r->nranks && i < 16; i++)
         printf(" %" PRIu64, r->rank[i].steps);
@@ -202,7 +225,7 @@ static void add_point(sim_trial *t, uint64_t samples, double seconds, double los
 static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
     sim_trial *t = user;
-    t->last = (eni_set_score){.loss = eni_quadratic_loss(&t->quadratic, param), .accuracy = NAN};
+    t->last = (eni_set_score){.loss = eni_skewed_loss(&t->skewed, param), .accuracy = NAN};
     if (json_array_size(t->curve) == 0) t->first = t->last;
     add_point(t, samples, (double)virtual_ns * 1e-9, t->last.loss, NAN);
     return EN_OK;
@@ -214,7 +237,7 @@ static void take_point(void *user, const eni_point *point)
     add_point(user, point->samples, point->t, point->loss, point->accuracy);
 }
 
-static en_status open_quadratic(sim_trial *t)
+static en_status open_skewed(sim_trial *t)
 {
     const eni_config *c = t->context->config;
     if (c->out != NULL || c->save != NULL)
@@ -222,16 +245,17 @@ static en_status open_quadratic(sim_trial *t)
                         "--%s keeps the run of a network, and without --model there is none; give "
                         "--model=mlp, or omit it",
                         c->out != NULL ? "out" : "save");
-    t->v.sim.problem = &t->quadratic.problem;
+    t->v.sim.problem = &t->skewed.base.problem;
     t->v.sim.evaluate = evaluate;
     t->v.sim.evaluate_user = t;
-    return eni_quadratic_init(&t->quadratic, (uint64_t)c->elements, (uint64_t)c->seed);
+    return eni_skewed_init(&t->skewed, (uint64_t)c->elements, (uint64_t)c->seed,
+                           (uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
 }
 
 static en_status open_problem(sim_trial *t)
 {
     const eni_command_context *context = t->context;
-    if (!eni_config_is_given(context->config, "model")) return open_quadratic(t);
+    if (!eni_config_is_given(context->config, "model")) return open_skewed(t);
     EN_TRY(eni_virtual_network_open(context->config, context->plugin_dir, &t->v, &t->network));
     const eni_experiment_config experiment = {.config = context->config,
                                               .version = context->version,
@@ -260,6 +284,25 @@ static en_status finish_experiment(sim_trial *t, const eni_sim_result *result)
     return EN_OK;
 }
 
+/* --replay-order: whether the run ended with these weights. */
+static en_status verify_replay(const sim_trial *t)
+{
+    char path[4200], params[ENI_DIGEST_HEX] = "";
+    if (t->network != NULL) EN_TRY(eni_virtual_network_digest(t->network, t->weights, params));
+    snprintf(path, sizeof path, "%s/result.json", t->context->config->replay_order);
+    json_t *result = json_load_file(path, 0, NULL);
+    const char *theirs = json_string_value(json_object_get(result, "params_sha256"));
+    const bool is_equal = theirs != NULL && strcmp(theirs, params) == 0;
+    json_decref(result);
+    if (is_equal) eni_info("sim", "the weights are those of %s, byte for byte", path);
+    if (is_equal) return EN_OK;
+    return eni_fail(
+        EN_EMISMATCH, "sim",
+        "--replay-order: the order was played, but the weights (params_sha256 %.12s..) are not those of %s: "
+        "give the flags of that run (--config=%s/config.yaml), and its device",
+        params, path, t->context->config->replay_order);
+}
+
 static en_status run_trial(sim_trial *t)
 {
     int64_t left = t->context->config->events;
@@ -276,6 +319,7 @@ static en_status run_trial(sim_trial *t)
     en_status st = eni_sim_run(sim, &result);
     if (st == EN_OK) st = finish_experiment(t, &result);
     if (st == EN_OK) (t->context->config->json ? report_json : report)(t, &result);
+    if (st == EN_OK && sim->order != NULL) st = verify_replay(t);
     eni_sim_result_fini(&result);
     return st;
 }
@@ -324,7 +368,7 @@ en_status eni_command_sim(const eni_command_context *context)
     eni_free(t.weights);
     eni_experiment_close(t.experiment);
     eni_virtual_network_close(t.network);
-    eni_quadratic_fini(&t.quadratic);
+    eni_skewed_fini(&t.skewed);
     eni_virtual_close(&t.v);
     return st;
 }

@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "run/rank_groups.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 
 enum { CURVE_POINTS = 48 };
@@ -46,6 +47,7 @@ void eni_config_fini(eni_config *config)
     for (int k = 0; k < eni_key_count; k++)
         eni_key_clear(config, &eni_keys[k]);
     eni_list_fini(&config->args);
+    eni_list_fini(&config->command);
 }
 
 static en_status copy_list(const eni_list *from, eni_list *list)
@@ -59,7 +61,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 {
     eni_config config = *from;
     en_status st = EN_OK;
-    config.args = (eni_list){0};
+    config.args = config.command = (eni_list){0};
     /* to the end, even on failure: no field may still point to `from` */
     for (int k = 0; k < eni_key_count; k++) {
         const void *source = (const char *)from + eni_keys[k].offset;
@@ -73,6 +75,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
         }
     }
     if (st == EN_OK) st = copy_list(&from->args, &config.args);
+    if (st == EN_OK) st = copy_list(&from->command, &config.command);
     if (st == EN_OK)
         *config_out = config;
     else
@@ -85,10 +88,11 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
     const int k = eni_key_find_for(config->program, key, strlen(key));
     if (k < 0 || !eni_key_applies(&eni_keys[k], config->program)) {
         const char *nearest = eni_key_nearest(config->program, key);
-        return eni_config_refuse("%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
-                                 eni_program_name(config->program), key,
-                                 nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
-                                 eni_program_name(config->program));
+        return eni_config_refuse(
+            "%s: unknown key of %s: \"%s\"%s%s; `%s --help=all` lists them", place,
+            eni_program_name(config->program), key, nearest != NULL ? ", the nearest is " : "",
+            nearest != NULL ? nearest : "",
+            eni_program_name(config->program == ENI_RANK ? ENI_WORKER : config->program));
     }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
@@ -230,22 +234,35 @@ static en_status resolve_ranks(const eni_config *config)
                                      config->seeds.item[i]);
         }
     for (int i = 0; i < config->straggler.count; i++) {
-        int64_t rank = 0;
-        double factor;
-        eni_straggler_parse(config->straggler.item[i], &rank, &factor);
+        eni_slowdown slow, other;
+        (void)eni_slowdown_read(config->straggler.item[i], &slow);
         for (int j = 0; j < i; j++) {
-            int64_t other = 0;
-            eni_straggler_parse(config->straggler.item[j], &other, &factor);
-            if (other != rank) continue;
+            (void)eni_slowdown_read(config->straggler.item[j], &other);
+            if (slow.kind != other.kind || slow.lo > other.hi || other.lo > slow.hi) continue;
             return eni_config_refuse(
-                "--straggler: \"%s\" names rank %lld again after \"%s\"; give each rank once",
-                config->straggler.item[i], (long long)rank, config->straggler.item[j]);
+                "--straggler: \"%s\" names rank %d again after \"%s\"; give each rank once",
+                config->straggler.item[i], slow.lo > other.lo ? slow.lo : other.lo,
+                config->straggler.item[j]);
         }
-        if (ranks <= 0 || rank < ranks) continue;
+        if (ranks <= 0 || (slow.hi == ENI_SLOW_ALL ? slow.lo : slow.hi) < ranks) continue;
         return eni_config_refuse("--straggler: \"%s\" names a rank outside this run of %lld worker%s; "
                                  "give a rank from 0 to %lld",
                                  config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
                                  (long long)ranks - 1);
+    }
+    return EN_OK;
+}
+
+/* A program has networks, data sets and devices of its own. */
+static en_status resolve_command(const eni_config *config)
+{
+    for (int k = 0; config->command.count > 0 && k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        if (config->origin[k] < ENI_FROM_FLAG || !eni_key_applies(key, ENI_WORKER) ||
+            eni_key_applies(key, ENI_RANK) || (key->programs & ~(UINT32_C(1) << ENI_RUN)) == 0)
+            continue;
+        return eni_config_refuse("--%s is for the ranks of Entrain's own program, but they run %s: omit it",
+                                 key->name, config->command.item[0]);
     }
     return EN_OK;
 }
@@ -340,6 +357,7 @@ en_status eni_config_resolve(eni_config *config)
         return eni_config_refuse(
             "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
     EN_TRY(resolve_restarts(config));
+    EN_TRY(resolve_command(config));
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
 }

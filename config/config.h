@@ -46,6 +46,8 @@ typedef enum eni_program {
     ENI_GPUS,       /* entrain gpus */
     ENI_JOIN,       /* entrain join RUN */
     ENI_LEAVE,      /* entrain leave RUN RANK */
+    ENI_CONFORM,    /* entrain conform STRATEGY */
+    ENI_RANK,       /* a program of the user's, by entrain/rank.h */
     ENI_PROGRAMS
 } eni_program;
 
@@ -78,7 +80,7 @@ typedef struct eni_list {
     int count;
 } eni_list;
 
-enum { ENI_CONFIG_KEYS_MAX = 160 };
+enum { ENI_CONFIG_KEYS_MAX = 192 };
 
 typedef struct eni_config {
     /* training */
@@ -119,10 +121,11 @@ typedef struct eni_config {
 
     /* files */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
-    bool overwrite;                    /* the contents of `out` may be replaced */
-    int64_t checkpoint_every;          /* an amount of global samples, 0: never */
-    char *checkpoint_dir;              /* NULL: OUT/checkpoints */
-    char *tensorboard;                 /* "auto": OUT; NULL: none */
+    bool record_order;
+    bool overwrite;           /* the contents of `out` may be replaced */
+    int64_t checkpoint_every; /* an amount of global samples, 0: never */
+    char *checkpoint_dir;     /* NULL: OUT/checkpoints */
+    char *tensorboard;        /* "auto": OUT; NULL: none */
 
     /* compute and transport */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
@@ -165,9 +168,10 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* emulation */
-    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse; in virtual time: eni_slowdown_read */
     eni_list join, leave; /* "2@5s": eni_visit_parse */
-    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse; in virtual time: eni_net_links_read */
+    char *server_time;    /* "200us+1ms/MB": eni_service_split */
 
     /* output */
     int64_t log_every;   /* steps */
@@ -189,9 +193,13 @@ typedef struct eni_config {
     /* entrain sim */
     bool storm;
     int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
-    int64_t storms;  /* seeds of --storm */
+    int64_t storms;  /* seeds of --storm, schedules of `entrain conform` */
     int64_t elements, bucket_cap, events;
     char *compute; /* run/law.h, FILE or from:OUT */
+    char *replay_order;
+
+    /* entrain conform */
+    char *as; /* the strategy whose reference is meant; NULL: that of the plugin's name */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
@@ -218,7 +226,8 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args; /* positional arguments: `report DIR` */
+    eni_list args;    /* positional arguments: `report DIR` */
+    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */
@@ -280,6 +289,11 @@ int32_t eni_config_ranks(const eni_config *config);
 /* Devices of one rank, which with --parallel=model and pipeline are its stages: 1 without --parallel; 0: all visible GPUs,
  * shared among the ranks of the host. */
 int eni_config_ndevices(const eni_config *config);
+
+/* The type of activations by --precision, and the flags (EN_OPEN_*) to open a device with. With bf16 a GPU has activations
+ * of that type; a CPU rounds only the factors of products. */
+uint32_t eni_config_dtype(const eni_config *config);
+uint32_t eni_config_open_flags(const eni_config *config);
 
 /* The transform of pixels that the flags give. */
 eni_transform eni_config_transform(const eni_config *config);

@@ -6,6 +6,7 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "entrain/device.h"
 #include "run/device_list.h"
 #include "run/units.h"
 
@@ -39,6 +40,26 @@ int eni_config_ndevices(const eni_config *config)
     if (has_stages(config) && config->stages > 0) return (int)config->stages;
     if (has_stages(config) && config->split != NULL) return count_stages(config->split);
     return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* checked with the key */
+}
+
+static bool rounds_factors(const eni_config *c)
+{
+    eni_device_list list = {0};
+    const bool is_known = eni_device_list_read(c->device, &list) == NULL; /* checked with the key; or auto */
+    return c->precision == ENI_PRECISION_BF16 && !(is_known && eni_device_list_is_gpu(&list));
+}
+
+uint32_t eni_config_dtype(const eni_config *config)
+{
+    static const uint32_t types[] = {
+        [ENI_PRECISION_FP32] = EN_F32, [ENI_PRECISION_BF16] = EN_BF16, [ENI_PRECISION_FP16] = EN_F16};
+    return rounds_factors(config) ? (uint32_t)EN_F32 : types[config->precision];
+}
+
+uint32_t eni_config_open_flags(const eni_config *config)
+{
+    return (config->tf32 ? EN_OPEN_TF32 : 0U) | (config->deterministic ? EN_OPEN_DETERMINISTIC : 0U) |
+           (rounds_factors(config) ? EN_OPEN_BF16 : 0U);
 }
 
 /* Drops stages from a config.yaml if the command line has --parallel=none or data. */

@@ -56,8 +56,9 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
 {
     static const char *const origins[] = {"default", "environment", "file", "flag", "arm"};
     const char *group = "";
-    fprintf(stream, "# %s %s: all resolved values; `%s --config=FILE` reads them back\n",
-            eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
+    const char *command = eni_program_name(config->program == ENI_RANK ? ENI_RUN : config->program);
+    fprintf(stream, "# %s %s: all resolved values; `%s --config=FILE` reads them back\n", command, EN_VERSION,
+            command);
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, config->program) || (key->flags & (ENI_KEY_FLAG_ONLY | ENI_KEY_CALL)) != 0)
@@ -89,12 +90,21 @@ en_status eni_config_write(const eni_config *config, const char *dir)
     return eni_fail(EN_EIO, "config", "cannot write %s: %s", path, strerror(errno));
 }
 
+/* Whether the launcher itself has decided on this value, or the user: a program's own settings win over defaults. */
+static bool is_decided(const eni_config *config, int k)
+{
+    const eni_key *key = &eni_keys[k];
+    return config->origin[k] != ENI_FROM_DEFAULT || (key->flags & (ENI_KEY_FROM_ENV | ENI_KEY_HIDDEN)) != 0 ||
+           strcmp(key->name, "strategy") == 0 || strcmp(key->name, "server") == 0;
+}
+
 /* Whether a child of `program` must be passed this value. */
 static bool must_tell(const eni_config *config, eni_program program, int k)
 {
     const eni_key *key = &eni_keys[k];
     char room[64], word[64];
     if (!eni_key_applies(key, program) || !eni_key_has_value(config, key)) return false;
+    if (program == ENI_RANK && !is_decided(config, k)) return false;
     bool is_about_this_call = (key->flags & ENI_KEY_FLAG_ONLY) != 0 && (key->flags & ENI_KEY_HIDDEN) == 0;
     if (is_about_this_call) return false; /* --help, --config: the file's keys are passed individually */
     if (key->type == ENI_KEY_INT && key->min > 0 && strcmp(eni_key_text(config, key, room), "0") == 0)

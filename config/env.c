@@ -35,7 +35,11 @@ const char *eni_env(const char *name)
 
 bool eni_env_has_runtime_dir(char *path_out, size_t bytes)
 {
-    const char *base = eni_env("XDG_RUNTIME_DIR");
+    return eni_env_runtime_dir_in(eni_env("XDG_RUNTIME_DIR"), path_out, bytes);
+}
+
+bool eni_env_runtime_dir_in(const char *base, char *path_out, size_t bytes)
+{
     int length = base != NULL ? snprintf(path_out, bytes, "%s/entrain", base)
                               : snprintf(path_out, bytes, "/tmp/entrain-%lu", (unsigned long)getuid());
     if (length > 0 && (size_t)length < bytes) return true;
@@ -421,6 +425,11 @@ static en_status set_ranks(eni_config *config)
     return EN_OK;
 }
 
+static bool is_rank(const eni_config *config)
+{
+    return config->program == ENI_WORKER || config->program == ENI_RANK;
+}
+
 /* Refuses a worker of several in a batch script, or a shell of salloc, outside of a step. */
 static en_status check_step(const eni_config *config)
 {
@@ -439,7 +448,7 @@ static en_status check_step(const eni_config *config)
 
 en_status eni_env_check_tasks(const eni_config *config)
 {
-    if (config->program == ENI_WORKER) return check_step(config);
+    if (is_rank(config)) return check_step(config);
     words said[LAUNCHERS];
     int64_t world;
     const bool starts_ranks = config->program == ENI_RUN || config->program == ENI_COMPARE ||
@@ -464,7 +473,7 @@ en_status eni_config_env(eni_config *config)
     master found;
     if (token_file != NULL && eni_config_takes(config, "token-file"))
         EN_TRY(set_from_env(config, "token-file", token_file, "ENTRAIN_TOKEN_FILE"));
-    if (config->program != ENI_WORKER) return EN_OK;
+    if (!is_rank(config)) return EN_OK;
     EN_TRY(set_ranks(config));
     if (eni_config_origin(config, "rendezvous") == ENI_FROM_FLAG) return EN_OK;
     EN_TRY(find_master(config, &found));

@@ -15,6 +15,9 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 /* The same for optional use: false, and "", if it does not fit; logs nothing. */
 bool eni_env_has_runtime_dir(char *path_out, size_t bytes);
 
+/* The same with the value of that variable; NULL: not set. */
+bool eni_env_runtime_dir_in(const char *base, char *path_out, size_t bytes);
+
 /* The folder for local copies of object storage: $XDG_CACHE_HOME/entrain, else $HOME/.cache/entrain; may not exist yet.
  * EN_EINVAL, logged: neither is set, or it does not fit. */
 en_status eni_env_cache_dir(char *path_out, size_t bytes);
@@ -25,6 +28,9 @@ void eni_env_forget_keys(void);
 
 /* Another variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
+
+/* The variable by which our launcher passes settings to a program, one a line. */
+#define ENI_ENV_SETTINGS "ENTRAIN_SETTINGS"
 
 /* CUDA_VISIBLE_DEVICES; NULL: all GPUs are visible; "": none. */
 const char *eni_env_visible_gpus(void);

@@ -1,6 +1,7 @@
 /* folders.c - the folder of this program and of installed files, and checks of output folders. */
 #include "config/folders.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -44,6 +45,27 @@ en_status eni_folder_plugins(char *path_out, size_t bytes)
     if (snprintf(path_out, bytes, "%s", given) < (int)bytes && access(path_out, F_OK) == 0) return EN_OK;
     return eni_fail(EN_ENOENT, "folders", "ENTRAIN_PLUGIN_PATH=%s: no such folder; correct or unset it",
                     given);
+}
+
+en_status eni_folder_plugins_of_library(char *path_out, size_t bytes)
+{
+    static const char *const places[] = {"plugins", "../libexec/entrain/plugins",
+                                         "../../libexec/entrain/plugins"};
+    Dl_info info;
+    char dir[PATH_MAX] = "";
+    /* The address of an exported function may lie in the program, that of a static one does not. */
+    if (dladdr((void *)(uintptr_t)executable_dir, &info) != 0 && info.dli_fname != NULL)
+        snprintf(dir, sizeof dir, "%s", info.dli_fname);
+    char *slash = strrchr(dir, '/');
+    if (slash != NULL) *slash = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const int n = snprintf(path_out, bytes, "%s/%s", slash != NULL ? dir : ".", places[i]);
+        if (n > 0 && (size_t)n < bytes && access(path_out, F_OK) == 0) return EN_OK;
+    }
+    return eni_fail(EN_ENOENT, "folders",
+                    "there is no folder of strategies beside the library (%s/plugins): give it as "
+                    "options.plugins",
+                    dir);
 }
 
 void eni_folder_absolute(const char *path, char *path_out, size_t bytes)

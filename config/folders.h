@@ -10,6 +10,9 @@
  * ../libexec/entrain/plugins (installed). EN_ENOENT, logged with all tried folders. */
 en_status eni_folder_plugins(char *path_out, size_t bytes);
 
+/* The same for a library: beside the file that holds this code, without the environment. EN_ENOENT, logged. */
+en_status eni_folder_plugins_of_library(char *path_out, size_t bytes);
+
 /* The path of a program of Entrain ("psd", "worker"): beside this executable, else ../libexec/entrain.
  * EN_ENOENT, logged. */
 en_status eni_folder_program(const char *name, char *path_out, size_t bytes);

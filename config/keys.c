@@ -9,6 +9,8 @@
 #include "run/device_list.h"
 #include "run/rank_groups.h"
 #include "run/law.h"
+#include "run/net_links.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 
 /* ---- checks of texts: eni_key_check ------------------------------------------------------------------- */
@@ -103,8 +105,17 @@ static const char *check_straggler(const char *text)
 {
     int64_t rank;
     double factor;
+    eni_slowdown slow;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+    return eni_slowdown_read(text, &slow) == NULL
+               ? "RANK:FACTOR, such as 1:3; all other stragglers are for virtual time, `entrain sim`"
+               : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+}
+
+static const char *check_slowdown(const char *text)
+{
+    eni_slowdown slow;
+    return eni_slowdown_read(text, &slow);
 }
 
 static const char *check_visit(const char *text)
@@ -124,7 +135,16 @@ static const char *check_bn_stats(const char *text)
 /* A path, and what a run has left, are read later. */
 static const char *check_compute(const char *text)
 {
-    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+    const bool is_file = strncmp(text, "from:", 5) == 0 || strncmp(text, "trace:", 6) == 0;
+    return is_file || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
+}
+
+static const char *check_server_time(const char *text)
+{
+    char law[ENI_LAW_TEXT];
+    double ns_per_byte;
+    const char *expected = eni_service_split(text, law, &ns_per_byte);
+    return expected != NULL || law[0] == '\0' ? expected : eni_law_check(law);
 }
 
 static const char *check_net(const char *text)
@@ -132,6 +152,9 @@ static const char *check_net(const char *text)
     uint64_t rate;
     int64_t delay;
     if (eni_net_parse(text, &rate, &delay)) return NULL;
+    if (eni_net_links_check(text) == NULL)
+        return "one rate and delay for all, such as rate:200MB,delay:50us; links by rank are for virtual "
+               "time, `entrain sim`";
     return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
@@ -210,7 +233,8 @@ static const char *check_help(const char *text)
 #define ON(program) (UINT32_C(1) << (program))
 #define R           ON(ENI_RUN)
 #define C           ON(ENI_COMPARE)
-#define W           ON(ENI_WORKER)
+#define W           (ON(ENI_WORKER) | ON(ENI_RANK))
+#define O           ON(ENI_WORKER) /* networks, data sets and devices: not of a program's own gradients */
 #define P           ON(ENI_PSD)
 #define E           (ON(ENI_EVAL) | ON(ENI_PREDICT))
 #define K           ON(ENI_CHECK)
@@ -218,10 +242,14 @@ static const char *check_help(const char *text)
 #define A           ON(ENI_ADVISE)
 #define S           ON(ENI_SCALE)
 #define V           ON(ENI_SIM) /* virtual time */
+#define F           ON(ENI_CONFORM)
 #define TRAIN       (R | C | W | A | S)
+#define TRAIN_OURS  (R | C | O | A | S)
 #define RUNS        (R | C | W | S) /* not advise, whose prediction has no model of it */
+#define RUNS_OURS   (R | C | O | S)
 #define LAUNCH      (R | C | K | S | E) /* start processes, as torchrun does, with the same flags in all of them */
 #define ALL         (~UINT32_C(0))
+#define COMMANDS    (~ON(ENI_RANK))
 
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
@@ -265,17 +293,17 @@ const eni_key eni_keys[] = {
     TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name from `entrain strategies`, or ./mine.so:key=value"),
-    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E | V, MATCH | FIRST, NULL,
+    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN_OURS | E | V, MATCH | FIRST, NULL,
          "the network: a name from `entrain models`"),
-    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E | V, MATCH | FIRST,
+    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN_OURS | E | V, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
          "a name from `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files in MNIST's or CIFAR's format"),
-    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | V | D, 0,
+    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN_OURS | E | V | D, 0,
          "where the package installs it",
          "the folder that holds the named data set on this host"),
-    TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, STUDY, "the service's own",
+    TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN_OURS | E | D, STUDY, "the service's own",
          "the object storage of --data, --init, --resume, --save and --checkpoint-dir: https://HOST[:PORT]"),
-    TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN | E | D, STUDY,
+    TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN_OURS | E | D, STUDY,
          "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to object storage; none: anonymous access"),
     BOOL("clear-cache", NULL, clear_cache, "off", D, 0, NULL,
          "remove local copies of object storage, except those being downloaded"),
@@ -311,7 +339,7 @@ const eni_key eni_keys[] = {
            "multiplies the rate of synchronous strategies by the number of workers, or by its square root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E | V, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V, MATCH | STUDY | FIRST, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V | F, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
@@ -323,10 +351,10 @@ const eni_key eni_keys[] = {
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
         "micro-batches per step with the strategy solo, as if N workers computed them"),
-    INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH,
+    INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS_OURS, MATCH,
         "1; four per stage with a pipeline",
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
-    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS | V, MATCH, NULL,
+    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS_OURS | V, MATCH, NULL,
         "which running statistics are evaluated and saved: rank 0's, the mean of all ranks', or new ones computed from the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
@@ -334,12 +362,12 @@ const eni_key eni_keys[] = {
         "steps of all workers; the first limit reached ends the run"),
     INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN | V, MATCH, "no limit",
         "samples over all workers"),
-    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W | V, MATCH, "5000, or a tenth, in compare; else 0",
+    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | O | V, MATCH, "5000, or a tenth, in compare; else 0",
         "this many of the last training samples are held out, for curves and the time to target"),
-    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | V, MATCH,
+    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN_OURS | V, MATCH,
         "all",
         "use only this many of the first training samples"),
-    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E | V, MATCH,
+    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN_OURS | E | V, MATCH,
         "all",
         "use only this many of the first test samples"),
     BOOL("shuffle", NULL, shuffle, "on", TRAIN | V, MATCH, NULL,
@@ -348,15 +376,15 @@ const eni_key eni_keys[] = {
          "draw a new random order for each epoch; --no-reshuffle: use the first epoch's in all of them"),
     BOOL("drop-last", NULL, drop_last, "off", TRAIN | V, MATCH, NULL,
          "skip samples that do not fill a global batch; off: the last step of an epoch is smaller"),
-    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E | V, MATCH, "as they are",
+    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN_OURS | E | V, MATCH, "as they are",
         "scale images to N x N pixels, as Pillow's bilinear filter does, for training and tests"),
-    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E | V, MATCH, NULL,
+    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN_OURS | E | V, MATCH, NULL,
          "training images: PAD (0) black pixels around, a random crop of SIDE x SIDE, half of them mirrored"),
-    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E | V, MATCH, NULL,
+    BOOL("augment-test", NULL, augment_test, "off", TRAIN_OURS | E | V, MATCH, NULL,
          "augment test images too, each the same way every time; off: crop them at the centre"),
-    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E | V, MATCH, "those of the data set",
+    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN_OURS | E | V, MATCH, "those of the data set",
          "mean and standard deviation of each channel, or one pair for all: a pixel becomes (x / 255 - M) / S"),
-    INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0,
+    INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN_OURS, 0,
         "1; 2 with --resize; with --device=cuda the rank's cores, at most 16",
         "threads per worker that prepare batches (N does not change them); at most two batches ahead where they are claimed"),
     CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS | V, MATCH,
@@ -382,38 +410,40 @@ const eni_key eni_keys[] = {
          "event files for TensorBoard, one folder per run"),
     TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
+    BOOL("record-order", NULL, record_order, "off", R | P, CALL | STUDY, NULL,
+         "note in --out in which order calls reach the servers, for `entrain sim --replay-order`"),
 
 #undef GROUP
 #define GROUP "compute and transport"
-    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E | V, 0, "cores / workers of this host; eval, predict: 1",
+    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN_OURS | E | V, 0, "cores / workers of this host; eval, predict: 1",
         "compute threads per worker or process"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | V | K, FIRST, NULL,
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN_OURS | E | V | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, chosen by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
-    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
+    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS_OURS, MATCH, NULL,
            "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
            "one after the other or all at once"),
-    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one per device",
+    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS_OURS | ON(ENI_GPUS), MATCH, "one per device",
         "with --parallel=model, pipeline: the number of stages, of equal work, each on a device"),
-    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
+    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS_OURS, MATCH, "by --stages",
          "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
-    CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH, NULL,
+    CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS_OURS, MATCH, NULL,
            "with --parallel=pipeline: the order of work within a stage; gpipe: all forward, then all backward; 1f1b: alternating, "
            "which takes less memory"),
-    BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS | ON(ENI_GPUS), 0, NULL,
+    BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS_OURS | ON(ENI_GPUS), 0, NULL,
          "allow more workers than there are GPUs for, if each uses several; GPUs are then assigned round-robin"),
-    CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
-           "the type in which a GPU multiplies; weights, gradients and sums are always 32-bit"),
-    BOOL("tf32", NULL, tf32, "off", TRAIN | E, MATCH, NULL,
+    CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN_OURS | E, MATCH, NULL,
+           "the type in which a GPU, or a CPU that has bf16, multiplies; weights, gradients and sums are always 32-bit"),
+    BOOL("tf32", NULL, tf32, "off", TRAIN_OURS | E, MATCH, NULL,
          "a GPU may round the factors of 32-bit products to 10 bits"),
-    BOOL("deterministic", NULL, deterministic, "off", TRAIN | E, MATCH, NULL,
+    BOOL("deterministic", NULL, deterministic, "off", TRAIN_OURS | E, MATCH, NULL,
          "the same bits in every run on a GPU; always so on a CPU"),
-    BOOL("graph", NULL, graph, "on", TRAIN, 0, NULL,
+    BOOL("graph", NULL, graph, "on", TRAIN_OURS, 0, NULL,
          "record a GPU's step once as a CUDA graph and replay it; --no-graph to compare"),
-    CHOICE("data-on-device", NULL, data_on_device, "auto", "auto|on|off", TRAIN, 0,
+    CHOICE("data-on-device", NULL, data_on_device, "auto", "auto|on|off", TRAIN_OURS, 0,
            "on if the training images take at most a quarter of the GPU's free memory",
            "keep the training images as bytes on the GPU; off: copy each batch"),
-    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH, NULL,
+    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS_OURS | K, MATCH, NULL,
            "how gradients travel; host: through shared memory and TCP; nccl: between GPUs"),
     CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH, NULL,
            "the all-reduce algorithm; direct: through shared memory; ring: over TCP; naive: all to all"),
@@ -428,13 +458,13 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 20000, "N", C, STUDY | FIRST, "one per GPU with --device=cuda; else 2",
-        "workers, started on this host; with --virtual, simulated ones, and more than 1024 for strategies such as ps-async and ssp"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1000000, "N", C, STUDY | FIRST, "one per GPU with --device=cuda; else 2",
+        "workers, started on this host (at most 1024); with --virtual, simulated ones"),
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
         "workers; run and check start them on this host; join adds this many"),
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 20000, "N", V, STUDY | FIRST, NULL,
-        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 1000000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; the result does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -500,14 +530,14 @@ const eni_key eni_keys[] = {
          "a peer without a heartbeat for this long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
-    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V, 0, "30s; 0s: no limit",
+    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN_OURS | E | P | V | F, 0, "30s; 0s: no limit",
          "a plugin function that does not return within this time ends the run"),
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS_OURS, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
@@ -548,12 +578,22 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "virtual time"
-    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
+    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the problem without --model"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "the largest bucket"),
     TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
          "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
          "shifted-exp:10ms,6ms (minimum); per rank, such as 0-3=exp:10ms;4=fixed:40ms; a FILE with a time in seconds "
-         "for each rank; or from:OUT, like the steps of a finished run"),
+         "for each rank; from:OUT, drawn from the steps of a finished run; or trace:OUT or trace:FILE, its steps in order"),
+    LIST("straggler", NULL, straggler, NULL, "RANKS:FACTOR", check_slowdown, V, ENI_KEY_COMMAS | FIRST, "none",
+         "slow ranks: 1:4 or 0-9:3, always; transient:4:0.05:20, in each step with probability 0.05 for 20 steps; "
+         "rotating:4:100, each rank in turn for 100 steps; or 0-3=rotating:4:100; may be repeated"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, V, 0, NULL,
+         "each link; then, after ';', those of some: 8-15=rate:100Mbit,delay:20ms, servers=.., "
+         "or machines=.., which the ranks of a machine (--local-size) share"),
+    TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
+         "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
+    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, 0, "the order of virtual time",
+         "play the order of a run with --record-order and this --out: the same weights"),
     TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, C, 0, NULL,
          "with --virtual: how long a gradient takes, as `entrain sim --help` lists it"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
@@ -563,13 +603,16 @@ const eni_key eni_keys[] = {
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, 0, NULL, "lines of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
          "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
-    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, 0, NULL, "with --storm: number of seeds, from --seed on"),
+    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V | F, FIRST, NULL, "with --storm, and for conform: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, 0, NULL,
            "what must hold under --storm; auto: a built-in strategy's promise, else ends"),
 
+    TEXT("as", NULL, as, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, NULL, F, FIRST, "the plugin's own name",
+         "the strategy that the plugin claims to be, and the options of its reference"),
+
 #undef GROUP
 #define GROUP "output"
-    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V | F, 0, NULL,
          "print JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "steps between two lines of progress; 0: no lines"),
@@ -582,7 +625,7 @@ const eni_key eni_keys[] = {
         "without --eval-every: number of points over the run"),
     REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | V | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
          "report the time to this accuracy: of the holdout, or of the test set without one"),
-    INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
+    INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN_OURS | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),
@@ -590,11 +633,11 @@ const eni_key eni_keys[] = {
          "also print tables: latency and bandwidth, an all-reduce by algorithm and size; with --net=rate:200mbit, its formulas"),
     BOOL("quiet", "q", quiet, "off", ALL, CALL | STUDY, NULL,
          "no progress, only the result"),
-    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | STUDY, "none",
+    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, COMMANDS, ENI_KEY_FLAG_ONLY | STUDY, "none",
          "a YAML file with the same keys, `lr: 0.1`; flags override it"),
-    TEXT("help", "h", help, NULL, "all", check_help, "page", ALL, ENI_KEY_FLAG_ONLY | STUDY | FIRST, "",
+    TEXT("help", "h", help, NULL, "all", check_help, "page", COMMANDS, ENI_KEY_FLAG_ONLY | STUDY | FIRST, "",
          "the most used flags; all: every flag"),
-    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | STUDY, "",
+    BOOL("version", NULL, version, "off", COMMANDS, ENI_KEY_FLAG_ONLY | STUDY, "",
          "print the version"),
 
 #undef GROUP
@@ -608,15 +651,15 @@ const eni_key eni_keys[] = {
     INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "start of this run by the launcher"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
         "the folder of --out, locked by the launcher for this run"),
-    INT("data-fd", NULL, data_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
+    INT("data-fd", NULL, data_fd, NULL, 0, 1 << 20, "FD", O, HIDDEN, NULL,
         "the memory of the data set, which the launcher keeps between attempts of an elastic run"),
     TEXT("takes", NULL, takes, NULL, "MIN..MAX:SAMPLES", NULL, NULL, W | P, HIDDEN, NULL,
          "numbers of workers that can be requested (--elastic)"),
-    TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
+    TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | O, HIDDEN, NULL,
          "a GPU that does not answer within this time ends the run; for tests"),
     BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "no output for people: compare and scale report for their runs"),
-    BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "join, try the exchange, and leave"),
-    TEXT("probe", NULL, probe, NULL, "call|copy|compute|MIN..MAX", NULL, NULL, W, HIDDEN, NULL, "with --check: what to measure"),
+    BOOL("check", NULL, check, "off", O, HIDDEN, NULL, "join, try the exchange, and leave"),
+    TEXT("probe", NULL, probe, NULL, "call|copy|compute|MIN..MAX", NULL, NULL, O, HIDDEN, NULL, "with --check: what to measure"),
 #undef GROUP
 };
 /* clang-format on */
@@ -633,7 +676,7 @@ const eni_foreign eni_foreigns[] = {
 };
 
 const eni_program_info eni_programs[ENI_PROGRAMS] = {
-    [ENI_RUN] = {"entrain run", "[FLAG ..]",
+    [ENI_RUN] = {"entrain run", "[FLAG ..] [-- PROGRAM ARGUMENT ..]",
                  "Trains one model with one strategy on several workers of this host.", 0, 0, ""},
     [ENI_COMPARE] =
         {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",
@@ -641,6 +684,8 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
          0, 0, "lr-scale=linear target=75"},
     [ENI_WORKER] = {"worker", "[FLAG ..]",
                     "One worker of a run: computes gradients and exchanges them by its strategy.", 0, 0, ""},
+    [ENI_RANK] = {"a program (entrain/rank.h)", "", "A program of the user's as one worker of a run.", 0, 0,
+                  ""},
     [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and updates them.", 0,
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",
@@ -672,7 +717,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                    "steps=100 limit-test-samples=64"},
     [ENI_SIM] =
         {"entrain sim", "[FLAG ..]",
-         "Runs a strategy in virtual time, on a noisy quadratic or a network (--model), in one process.", 0,
+         "Runs a strategy in virtual time, on a made-up problem or a network (--model), in one process.", 0,
          0,
          "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
          "net=rate:1000MB,delay:50us"},
@@ -684,6 +729,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_LEAVE] = {"entrain leave", "RUN RANK",
                    "Removes a worker from an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
                    2, ""},
+    [ENI_CONFORM] =
+        {"entrain conform", "[STRATEGY[:KEY=VALUE,..]|./FILE.so ..] [--as=STRATEGY]",
+         "Compares strategies with their papers: every decision and weight under random schedules.", 0, 64,
+         "seeds=200"},
 };
 
 const char *eni_program_name(eni_program program)

@@ -130,7 +130,8 @@ static en_status read_line(scanner *line)
             return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",
                                      word);
         else
-            EN_TRY(eni_list_add(&line->config->args, word));
+            EN_TRY(eni_list_add(
+                only_args && line->program == ENI_RUN ? &line->config->command : &line->config->args, word));
     }
     return EN_OK;
 }

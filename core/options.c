@@ -16,6 +16,7 @@ typedef struct value {
     const en_option *option;
     bool is_given;
     double num;
+    int power_of_w; /* 1: num is times W; -1: over W */
     char text[ENI_OPTION_TEXT_MAX];
 } value;
 
@@ -133,6 +134,12 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
     return NULL;
 }
 
+/* How a default is written; NULL: as its value. Options other than texts may end before that field. */
+static const char *default_text(const en_option *option)
+{
+    return option->size >= sizeof *option ? option->text : NULL;
+}
+
 void eni_format_real(double number, char *text_out, size_t bytes)
 {
     snprintf(text_out, bytes, "%.0f", number); /* 70, where fewest digits would be 7e+01 */
@@ -147,11 +154,12 @@ void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
 {
     char value_text[32], min[32], max[32];
     eni_format_real(option->value, value_text, sizeof value_text);
+    if (default_text(option) != NULL) snprintf(value_text, sizeof value_text, "%s", option->text);
     eni_format_real(option->min, min, sizeof min);
     eni_format_real(option->max, max, sizeof max);
     switch (option->type) {
     case EN_OPT_TEXT:
-        snprintf(text_out, bytes, "text, default '%s'", option->text != NULL ? option->text : "");
+        snprintf(text_out, bytes, "text, default '%s'", default_text(option) != NULL ? option->text : "");
         break;
     case EN_OPT_BOOL:
         snprintf(text_out, bytes, "on or off, default %s", option->value != 0 ? "on" : "off");
@@ -189,22 +197,27 @@ static en_status refuse_key(const eni_options *options, const char *key)
     return EN_EINVAL;
 }
 
-/* True, and the number, if the option's type and range allow `text`. */
-static bool parse_number(const en_option *option, const char *text, double *number_out)
+/* True, and the number, if the option's type and range allow `text`: "8", and where the default is written by W "2W" (of
+ * whole numbers) or "0.9/W" (of others), which are then in range for every W because they are for 1. */
+static bool parse_number(value *v, const char *text)
 {
+    const en_option *option = v->option;
     if (option->type == EN_OPT_BOOL) {
         bool is_on;
         if (!eni_parse_bool(text, &is_on)) return false;
-        *number_out = is_on;
+        v->num = is_on;
         return true;
     }
     char *end = NULL;
     errno = 0;
-    const double number = strtod(text, &end);
-    if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX"))
-        return false;
+    double number = strtod(text, &end);
+    const char *by_w = option->type == EN_OPT_INT ? "W" : "/W";
+    v->power_of_w = default_text(option) == NULL || strcmp(end, by_w) != 0 ? 0 : by_w[0] == 'W' ? 1 : -1;
+    if (v->power_of_w == 1 && end == text) number = 1; /* "W" */
+    if (v->power_of_w == 0 ? end == text || *end : end == text && number != 1) return false;
+    if (isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX")) return false;
     if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return false;
-    *number_out = number + 0.0; /* -0 becomes 0, for one canonical text */
+    v->num = number + 0.0; /* -0 becomes 0, for one canonical text */
     return number >= option->min && number <= option->max;
 }
 
@@ -221,7 +234,7 @@ static en_status set_value(eni_options *options, const char *key, const char *te
         snprintf(v->text, sizeof v->text, "%s", text);
         return EN_OK;
     }
-    if (parse_number(v->option, text, &v->num)) return EN_OK;
+    if (parse_number(v, text)) return EN_OK;
     eni_option_describe(v->option, range, sizeof range);
     return eni_fail(EN_EINVAL, "options", "option %s of %s %s: invalid value '%s'; expected %s", key,
                     options->kind, options->name, text, range);
@@ -276,8 +289,13 @@ static en_status make_canonical(eni_options *options)
         const value *v = &options->values[i];
         char number[32];
         eni_format_real(v->num, number, sizeof number);
-        const char *text = v->option->type == EN_OPT_TEXT ? v->text : number;
-        eni_text_add(options->canonical, bytes, "%s%s=%s", i ? "," : "", v->option->key, text);
+        const char *text = v->option->type == EN_OPT_TEXT      ? v->text
+                           : v->power_of_w == 1 && v->num == 1 ? ""
+                                                               : number;
+        eni_text_add(options->canonical, bytes, "%s%s=%s%s", i ? "," : "", v->option->key, text,
+                     v->power_of_w == 0  ? ""
+                     : v->power_of_w > 0 ? "W"
+                                         : "/W");
     }
     return EN_OK;
 }
@@ -298,7 +316,13 @@ en_status eni_options_parse(const char *kind, const char *name, const en_option 
     for (const en_option *o = table; o != NULL && o->size != 0; o = eni_option_next(o), v++) {
         v->option = o;
         v->num = o->value;
-        snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && o->text != NULL ? o->text : "");
+        const char *text = default_text(o);
+        snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && text != NULL ? text : "");
+        if (o->type == EN_OPT_TEXT || text == NULL || parse_number(v, text)) continue;
+        EN_TRY_GOTO(eni_fail(EN_EINVAL, "options", "%s %s declares '%s' as the default of %s: expected %s",
+                             kind, name, text, o->key,
+                             "\"2W\" of a whole number or \"0.9/W\" of another, in its range"),
+                    free_options);
     }
     EN_TRY_GOTO(parse(options, given != NULL ? given : ""), free_options);
     EN_TRY_GOTO(make_canonical(options), free_options);
@@ -341,10 +365,11 @@ bool eni_options_has(const eni_options *options, const char *key, bool is_text)
     return look_up(options, key, is_text) != NULL;
 }
 
-double eni_options_num(const eni_options *options, const char *key)
+double eni_options_num(const eni_options *options, const char *key, int32_t nranks)
 {
     const value *v = look_up(options, key, false);
-    return v != NULL ? v->num : 0;
+    if (v == NULL) return 0;
+    return v->power_of_w == 0 ? v->num : v->power_of_w > 0 ? v->num * nranks : v->num / nranks;
 }
 
 const char *eni_options_text(const eni_options *options, const char *key)

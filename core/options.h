@@ -32,9 +32,9 @@ en_status eni_options_check(const en_strategy *strategy, const char *given);
 /* NULL is fine. */
 void eni_options_free(eni_options *options);
 
-/* The resolved value of a key: en_host.num/text and en_store.num/text. Booleans are 0 or 1. 0 or "" if
- * eni_options_has returns false. Any thread; the text lives as long as the options. */
-double eni_options_num(const eni_options *options, const char *key);
+/* The resolved value of a key: en_host.num/text and en_store.num/text; `nranks` is the W of values written by it ("2W").
+ * Booleans are 0 or 1. 0 or "" if eni_options_has returns false. Any thread; the text lives as long as the options. */
+double eni_options_num(const eni_options *options, const char *key, int32_t nranks);
 const char *eni_options_text(const eni_options *options, const char *key);
 /* Whether the key is declared as a text or as a number; asking for another key is a bug. NULL: no options. */
 bool eni_options_has(const eni_options *options, const char *key, bool is_text);

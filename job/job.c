@@ -1,15 +1,20 @@
-/* job.c - from a configuration to network, plan and optimizer (job.h). */
+/* job.c - from a configuration to strategy, network, plan and optimizer (job.h). */
 #include "job/job.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "models/formats/weights.h"
 #include "models/node.h"
 #include "models/registry.h"
+#include "ops/device.h"
 #include "ops/optimizer.h"
+#include "rank/save.h"
+#include "runtime/spec/strategies.h"
 
 en_status eni_job_network(eni_job *job, const eni_config *config)
 {
@@ -141,4 +146,136 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *c)
                                    .warmup = eni_job_samples(job, c->lr_warmup),
                                    .total = job->plan.samples};
     return set_milestones(job, c, &job->schedule);
+}
+
+/* ---- for one rank ---- */
+
+static en_status find_strategy(eni_rank *rank, const eni_config *c, const char *plugins)
+{
+    eni_job *job = &rank->job;
+    EN_TRY(eni_strategy_find(plugins, c->strategy, &job->strategy));
+    if (job->strategy->flags & EN_ALONE && rank->world.nranks > 1)
+        return eni_fail(EN_EINVAL, "job",
+                        "%s trains in one process, but there are %d workers: use -n 1, and --accumulate=%d "
+                        "for the same micro-batches",
+                        job->strategy->name, rank->world.nranks, rank->world.nranks);
+    if (job->strategy->flags & EN_STORE_ON_RANKS)
+        return eni_fail(
+            EN_EINVAL, "job",
+            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` supports and a run does "
+            "not yet: try entrain sim --strategy=%s, or keep the store on servers (EN_STORE_ON_SERVERS)",
+            job->strategy->name, c->strategy);
+    if (c->server != NULL && !(job->strategy->flags & EN_STORE_ON_SERVERS))
+        return eni_fail(EN_EINVAL, "job",
+                        "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
+                        "--rendezvous=tcp://HOST:PORT in place of --server, or a strategy with a server, "
+                        "such as --strategy=ps-sync",
+                        c->server, job->strategy->name);
+    return eni_options_new(job->strategy, eni_spec_options(c->strategy), &job->options);
+}
+
+en_status eni_job_open(eni_rank *rank, const eni_config *c, const char *plugins)
+{
+    const bool is_newcomer = c->rank == ENI_RANK_NEW; /* the initial number does not concern it */
+    EN_TRY(eni_job_tell(rank, c));
+    rank->world = (en_world){.size = sizeof rank->world,
+                             .rank = (int32_t)c->rank,
+                             .nranks = c->world_size > 0 || is_newcomer ? eni_config_ranks(c) : 1};
+    rank->nfirst = c->world_size > 0 ? (int32_t)c->world_size : 1;
+    rank->is_newcomer = is_newcomer;
+    if (rank->world.nranks == 1 && rank->world.rank < 0) rank->world.rank = 0;
+    return find_strategy(rank, c, plugins);
+}
+
+static en_status choose_statistics(eni_rank *rank, const eni_config *c)
+{
+    eni_job *job = &rank->job;
+    const uint32_t flags = job->strategy->flags;
+    uint64_t n = 0;
+    job->bn_stats = c->bn_stats;
+    (void)eni_bn_stats_parse(job->bn_stats, &job->is_mean, &n); /* checked with the command */
+    job->is_recomputed = n > 0;
+    if (!job->is_mean || job->state == NULL) return EN_OK;
+    if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
+        return eni_fail(EN_EINVAL, "job",
+                        "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "
+                        "over them; use --bn-stats=rank0 or recompute:N",
+                        job->strategy->name);
+    job->states = eni_alloc_array((size_t)rank->world.nranks * (size_t)c->accumulate * job->schema.nstate,
+                                  sizeof *job->states);
+    return job->states == NULL ? EN_ENOMEM : EN_OK;
+}
+
+en_status eni_job_check(eni_rank *rank, const eni_config *c)
+{
+    EN_TRY(choose_statistics(rank, c));
+    return eni_job_files(rank, c);
+}
+
+/* --max-workers: only workers that claim micro-batches, and meet the others at the store, can join later. */
+static en_status check_seats(const eni_rank *rank, const eni_config *c, bool may_claim)
+{
+    const long long most = (long long)c->max_workers;
+    if (!eni_rank_has_seats(rank)) return EN_OK;
+    if (!may_claim || !eni_rank_has_store(rank))
+        return eni_fail(EN_EINVAL, "job",
+                        "--max-workers=%lld: workers of %s cannot join later, since each takes part in every "
+                        "step; with ps-async and ssp they can, and `entrain run --elastic=2..%lld` restarts "
+                        "any strategy with another number of workers",
+                        most, rank->job.strategy->name, most);
+    if (!rank->job.is_claiming)
+        return eni_fail(EN_EINVAL, "job",
+                        "--max-workers=%lld: --assign=fixed gives each worker its samples, so no worker can "
+                        "join later; omit it",
+                        most);
+    if (!eni_device_is_gpu(c->device)) return EN_OK;
+    return eni_fail(EN_EINVAL, "job",
+                    "--max-workers=%lld: workers on GPUs cannot join later yet; give --device=cpu", most);
+}
+
+en_status eni_job_share(eni_rank *rank, const eni_config *c, uint64_t train_samples)
+{
+    eni_job *job = &rank->job;
+    bool may_claim;
+    EN_TRY(eni_job_assign(job, c, rank->world.nranks, eni_rank_is_alone(rank), &may_claim));
+    if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
+        return eni_fail(EN_EINVAL, "job",
+                        "--on-worker-loss=continue: %s needs every rank in every step, so it cannot continue "
+                        "without one; ps-async and ssp can",
+                        job->strategy->name);
+    EN_TRY(check_seats(rank, c, may_claim));
+    EN_TRY(eni_job_plan(job, c, train_samples, rank->nfirst));
+    if (job->plan.train_samples < job->plan.global_batch && rank->world.rank == 0 && !c->check)
+        eni_info("job",
+                 "%llu training samples do not fill one global batch of %llu (%llu batches of %llu): each "
+                 "step takes all of them, and is an epoch",
+                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
+                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
+    rank->records.asked.eval_every = eni_job_samples(job, c->eval_every);
+    rank->saving.asked.every = eni_job_samples(job, c->checkpoint_every);
+    return EN_OK;
+}
+
+en_status eni_job_complete(eni_rank *rank, const eni_config *c)
+{
+    const en_schema *schema = &rank->job.schema;
+    EN_TRY(eni_job_optimizer(&rank->job, c));
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
+                           (uint64_t)(c->bucket_cap_mb * 1048576), &rank->job.buckets));
+    if (!rank->is_newcomer) EN_TRY(eni_resume_find(rank));
+    return eni_save_check(rank);
+}
+
+void eni_job_close(eni_rank *rank)
+{
+    eni_job *job = &rank->job;
+    eni_free(job->init);
+    eni_groups_free(job->groups);
+    eni_free(job->state);
+    eni_free(job->states);
+    if (rank->records.out_fd >= 0) close(rank->records.out_fd);
+    eni_buckets_free(job->buckets);
+    en_schema_fini(&job->schema);
+    eni_options_free(job->options);
+    eni_free(rank->asked.spec);
 }

@@ -1,7 +1,9 @@
-/* job.h - what a run trains, from its configuration: for a worker's rank and for virtual time alike.
+/* job.h - what a run trains, from its configuration: for a worker's rank, for a program of the user's
+ * (entrain/rank.h), and in virtual time.
  *
- * Each call fills its part of *job (rank/rank.h), in this order. `config` is resolved and outlives the job. Errors are logged
- * with flag, value and remedy: EN_EINVAL, or what the data set, the network or the plan returns; EN_ENOMEM. Memory of a failed call is freed with the job. */
+ * Each call fills its part of a rank or of its job (rank/rank.h), in this order. `config` is resolved and outlives the
+ * rank. Errors are logged with flag, value and remedy: EN_EINVAL, or what the data set, the network or the plan returns;
+ * EN_ENOMEM. Memory of a failed call is freed with the job. */
 #ifndef JOB_JOB_H
 #define JOB_JOB_H
 
@@ -9,6 +11,30 @@
 #include "data/dataset.h"
 #include "rank/rank.h"
 #include "run/units.h"
+
+/* ---- for one rank: calls of the program that has it ---- */
+
+/* Its options, its place, the strategy from folder `plugins`. The rank is initialised and has its version. */
+en_status eni_job_open(eni_rank *rank, const eni_config *config, const char *plugins);
+
+/* Once the schema is there: running statistics, output files (rank 0 takes --out), --init. EN_ESTOP: the run that
+ * --resume=auto names has finished. */
+en_status eni_job_check(eni_rank *rank, const eni_config *config);
+
+/* Once the trainer's description is there: who takes which of so many training samples. */
+en_status eni_job_share(eni_rank *rank, const eni_config *config, uint64_t train_samples);
+
+/* Optimizer, buckets, the checkpoint to resume. EN_ESTOP as above. */
+en_status eni_job_complete(eni_rank *rank, const eni_config *config);
+
+/* After the join, at rank 0, once nothing can be refused any more: makes room in --out, and creates all folders that are
+ * written to. */
+en_status eni_job_folders(eni_rank *rank, const eni_config *config);
+
+/* Frees what the calls have allocated, and the schema; last. */
+void eni_job_close(eni_rank *rank);
+
+/* ---- for any job ---- */
 
 /* The network for the shape of the data, and its initial running statistics: schema, schema_sha256, state. Reads the heads of
  * the data set's files. */
@@ -33,5 +59,10 @@ static inline uint64_t eni_job_samples(const eni_job *job, int64_t amount)
 {
     return eni_amount_samples(amount, job->plan.epoch_samples);
 }
+
+/* ---- settings.c, parts of the calls for one rank ---- */
+
+en_status eni_job_tell(eni_rank *rank, const eni_config *config);
+en_status eni_job_files(eni_rank *rank, const eni_config *config);
 
 #endif

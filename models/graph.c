@@ -314,7 +314,7 @@ static const eni_options *option_of(graph *g, const char *key, bool is_text)
 static double graph_num(en_graph *calls, const char *key)
 {
     const eni_options *options = option_of(graph_of(calls), key, false);
-    return options != NULL ? eni_options_num(options, key) : 0;
+    return options != NULL ? eni_options_num(options, key, 1) : 0;
 }
 
 static const char *graph_text(en_graph *calls, const char *key)

@@ -112,10 +112,36 @@ ENI_MULTIVERSION static void mean_4(float *const *dst, const float *const *src, 
     mean_lines(to, 4, from, by, 4, inv, count);
 }
 
+/* The same for one dst and any number of ranks: no array of them on the stack. */
+static void mean_of_many(int first, float *dst, const float *const *src, const uint64_t *nsamples, int world,
+                         uint64_t at, uint64_t count)
+{
+    _Alignas(ENI_LINE) float acc[BLOCK];
+    uint64_t sum = 0;
+    for (int r = 0; r < world; r++)
+        sum += eni_mean_weight(nsamples[r], world);
+    if (sum == 0) memset(dst + at, 0, count * sizeof *dst);
+    for (uint64_t i = at; i < at + count && sum > 0; i += BLOCK) {
+        const uint64_t part = at + count - i < BLOCK ? at + count - i : BLOCK;
+        bool is_first = true;
+        for (int k = 0; k < world; k++) {
+            const int r = (first + k) % world;
+            if (nsamples[r] == 0) continue;
+            (is_first ? eni_mean_first : eni_mean_add)(acc, src[r] + i, (float)nsamples[r], part);
+            is_first = false;
+        }
+        eni_mean_first(dst + i, acc, 1.0f / (float)sum, part);
+    }
+}
+
 /* Elements [at, at + count) of each dst, added from rank `first` on, around the ring. */
 static void mean_from(int first, float *const *dst, int ndst, const float *const *src,
                       const uint64_t *nsamples, int world, uint64_t at, uint64_t count)
 {
+    if (world > ENI_MEAN_MAX && ndst == 1) {
+        mean_of_many(first, dst[0], src, nsamples, world, at, count);
+        return;
+    }
     float *to[ENI_MEAN_MAX];
     const float *from[ENI_MEAN_MAX];
     float scale[ENI_MEAN_MAX];

@@ -43,10 +43,12 @@ void eni_mean(float *dst, const float *const *src, const float *scale, int n, fl
 /* The mean over W ranks of elements [lo, hi) of a bucket of `count` elements: src[r] and dst point at
  * element lo, nsamples[r] == 0 leaves rank r out. All zero: dst is set to 0. W == 1: dst = src[0]. `order` as above; with
  * ENI_SUM_RING chunk c is slice c of W of the whole bucket, and the addition starts at rank c and goes
- * c, c+1, .. (mod W). W <= ENI_MEAN_MAX. */
-#define ENI_MEAN_MAX 1024
+ * c, c+1, .. (mod W). Any W. */
 void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsamples, int world,
                     eni_sum_order order, uint64_t count, uint64_t lo, uint64_t hi);
+
+/* The ranks of a real run, and the most W of what follows. */
+#define ENI_MEAN_MAX 1024
 
 /* The mean of all ranks' vectors, in place in all of them: the bits of eni_mean_ranks, but each element is
  * read once from every rank and written once to every rank, and its sum lives in a register, as an all-reduce

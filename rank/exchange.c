@@ -278,6 +278,7 @@ static en_status share_weights(eni_rank *self)
 {
     bool is_mapped = false;
     if (self->exchange.client == NULL || !(self->job.strategy->flags & EN_ROUNDS)) return EN_OK;
+    if (self->trainer.writes_arena) return EN_OK;
     if (!self->trainer.reads_arena) return EN_OK; /* memory that a device reaches stays as it is mapped */
     EN_TRY(eni_client_map_weights(self->exchange.client, &is_mapped));
     eni_debug("exchange", "weights are %s", is_mapped ? "read where psd has them" : "copied from psd");
@@ -496,6 +497,7 @@ en_status eni_rank_start(eni_rank *self)
                               .has_own_groups = self->has_own_groups,
                               .client = self->exchange.client,
                               .has_store = eni_rank_has_store(self),
+                              .steps_outside = self->trainer.steps_itself,
                               .optimizer = self->job.optimizer,
                               .hyper = self->job.hyper,
                               .schedule = self->job.schedule,
@@ -510,7 +512,7 @@ en_status eni_rank_start(eni_rank *self)
     EN_TRY(check_judged(self));
     EN_TRY(eni_resume_state(self));
     eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);
-    const en_status st = eni_host_share_params(self->exchange.host);
+    const en_status st = self->trainer.writes_arena ? EN_OK : eni_host_share_params(self->exchange.host);
     eni_member_wait_end(self->member);
     EN_TRY(st);
     EN_TRY(share_weights(self));

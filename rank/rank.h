@@ -2,7 +2,8 @@
  * vectors, records and checkpoints. Models, data sets and devices belong to its trainer (trainer.h).
  *
  *     rank.c        alive, deadlines, the time since the start
- *     step.c        one training step: read this first
+ *     run.h         the run, call by call: read this first
+ *     step.h        one training step
  *     join.c        token, leader, control connection: who takes part; and how it leaves, in good order or not
  *     exchange.c    arena, collectives, store client, the strategy's host: the exchange of vectors
  *     save.h        checkpoints, and resuming from one
@@ -81,6 +82,8 @@ typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
+    /* (accumulate) flat gradients of one step's micro-batches, in a process that plays several ranks; else NULL */
+    float **micros;
     /* group: of this rank, by default this host's; leaders: the first ranks of groups */
     eni_rank_group all, group, leaders;
     eni_net *net;

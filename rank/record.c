@@ -94,6 +94,11 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
     return EN_OK;
 }
 
+void eni_recorder_write_at_once(eni_recorder *recorder)
+{
+    setvbuf(recorder->file, recorder->buffer, _IOLBF, sizeof recorder->buffer);
+}
+
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds)
 {
     char path[1024];
@@ -112,15 +117,15 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
     if (isfinite(s->loss)) snprintf(loss, sizeof loss, "%.9g", (double)s->loss);
     if (isfinite(s->accuracy)) snprintf(accuracy, sizeof accuracy, "%.9g", s->accuracy);
     fprintf(recorder->file,
-            "{\"schema\":1,%s\"t\":%.6f,\"step\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"samples\":%" PRIu64
-            ",\"nsamples\":%" PRIu64 ",\"update\":%" PRIu64 ",\"base_version\":%" PRIu64
-            ",\"loss\":%s,\"accuracy\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64 ",\"data_ns\":%" PRId64
-            ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
+            "{\"schema\":1,%s\"t\":%.6f,\"step\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"micro_batch\":%" PRIu64
+            ",\"samples\":%" PRIu64 ",\"nsamples\":%" PRIu64 ",\"update\":%" PRIu64
+            ",\"base_version\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64
+            ",\"data_ns\":%" PRId64 ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
             ",\"update_ns\":%" PRId64 ",\"payload_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
             ",\"staleness\":%.4g}\n",
-            rank, s->t, s->step, s->epoch, s->samples, s->nsamples, s->update, s->base_version, loss,
-            accuracy, (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns,
-            s->update_ns, s->payload_bytes, s->wire_bytes, s->staleness);
+            rank, s->t, s->step, s->epoch, s->micro_batch, s->samples, s->nsamples, s->update,
+            s->base_version, loss, accuracy, (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns,
+            s->wait_ns, s->update_ns, s->payload_bytes, s->wire_bytes, s->staleness);
 }
 
 void eni_recorder_flush(eni_recorder *recorder)

@@ -46,6 +46,7 @@ typedef struct eni_step {
     int rank;      /* written to a file of all ranks only */
     uint64_t step; /* of this rank */
     uint64_t epoch;
+    uint64_t micro_batch;  /* of the plan; of several, the last */
     uint64_t samples;      /* global samples, as far as this rank knows */
     uint64_t nsamples;     /* of this rank's micro-batch */
     uint64_t update;       /* version of the weights after the step */
@@ -66,6 +67,9 @@ enum { ENI_RECORDER_ALL = -1 }; /* in place of a rank: metrics-all.jsonl, whose 
 /* Creates DIR/metrics-RANK.jsonl, or continues it (above). Buffered: no system call per step. */
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
+/* Right after it: every line is written as it is added, so that a child made by fork has nothing to write a second time
+ * when it exits. */
+void eni_recorder_write_at_once(eni_recorder *recorder);
 
 /* Truncates the files of ranks from `first` on likewise, for a run resumed with fewer. EN_EIO, logged. */
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds);

@@ -28,8 +28,11 @@ en_status eni_records_open_metrics(eni_rank *self)
     if (dir == NULL) return EN_OK;
     if (self->world.rank == 0 && self->saving.is_resumed)
         EN_TRY(eni_recorder_cut(dir, self->world.nranks, resumed_samples(self), resumed_seconds(self)));
-    return eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
-                             &self->records.recorder);
+    EN_TRY(eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
+                             &self->records.recorder));
+    if (self->trainer.ops->gradient == NULL)
+        eni_recorder_write_at_once(self->records.recorder); /* a program's */
+    return EN_OK;
 }
 
 static en_status open_trace(eni_rank *self)
@@ -78,8 +81,10 @@ static en_status open_curve(eni_rank *self)
     const eni_record_options *asked = &self->records.asked;
     const bool may_reach = self->world.rank == 0 && self->trainer.about.has_accuracy;
     const uint64_t resumed = resumed_samples(self),
-                   every = eni_curve_every(asked->eval_every, asked->eval_points, self->job.plan.samples,
-                                           may_reach ? asked->target : 0);
+                   every = self->trainer.ops->evaluate == NULL
+                               ? 0
+                               : eni_curve_every(asked->eval_every, asked->eval_points,
+                                                 self->job.plan.samples, may_reach ? asked->target : 0);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
@@ -99,7 +104,8 @@ static en_status open_curve(eni_rank *self)
 en_status eni_records_point_zero(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
+    if (self->world.rank != 0 || self->saving.is_resumed || self->trainer.ops->evaluate == NULL ||
+        (asked->target <= 0 && !asked->eval_first))
         return EN_OK;
     return eni_curve_add(self->records.curve, &(eni_copy_note){0}, eni_rank_flat(self, ENI_SLOT_PARAM),
                          self->job.state);

@@ -396,7 +396,10 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
     const eni_about *about = &self->trainer.about;
     if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it goes on */
     if (!last->is_there)
-        printf("Test set: not evaluated, the run was interrupted\n");
+        printf("Test set: not evaluated%s\n",
+               self->trainer.ops->evaluate != NULL ? ", the run was interrupted" : "");
+    else if (about->has_accuracy && about->test_samples == 0) /* a program's own set */
+        printf("Test set: Average loss: %.4f, Accuracy: %.2f%%\n", last->loss, last->accuracy * 100);
     else if (about->has_accuracy)
         printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
@@ -544,7 +547,7 @@ static en_status check_weights(const eni_rank *self, const json_t *reports)
 static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
     *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
-    if (eni_shutdown_is_asked(self->shutdown)) return EN_OK;
+    if (eni_shutdown_is_asked(self->shutdown) || self->trainer.ops->evaluate == NULL) return EN_OK;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "evaluation");
     const en_status st = evaluate_all(self, version, j);
     return st == EN_EINTR && eni_shutdown_status(self->shutdown) == EN_OK ? EN_OK : st;

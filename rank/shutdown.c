@@ -91,7 +91,7 @@ static void heed_member(eni_shutdown *e)
     const en_status st = eni_member_status(e->member); /* first: a status that has failed has its death */
     const eni_run_outcome outcome = eni_member_outcome(e->member);
     if (outcome.stop_why[0] != 0 && atomic_load(&e->asked_ns) == INT64_MAX) {
-        e->more_ns = outcome.has_time ? patient_ns : 0;
+        e->more_ns = outcome.has_time || e->config.leave_at_once == NULL ? patient_ns : 0;
         ask(e, SIGTERM);
     }
     if (st == EN_OK || atomic_load(&e->lost_ns) != INT64_MAX) return;
@@ -110,7 +110,7 @@ static int64_t last_ns(const eni_shutdown *e)
 {
     const int64_t asked_ns = atomic_load(&e->asked_ns), lost_ns = atomic_load(&e->lost_ns);
     int64_t last = INT64_MAX;
-    if (atomic_load(&e->end) != END_OPEN) return last;
+    if (atomic_load(&e->end) != END_OPEN || e->config.leave_at_once == NULL) return last;
     if (asked_ns != INT64_MAX) last = earlier(last, asked_ns + e->more_ns + last_stop_ns);
     if (lost_ns != INT64_MAX) last = earlier(last, lost_ns + last_loss_ns);
     return last;
@@ -171,8 +171,10 @@ en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **s
     pthread_mutex_init(&e->lock, NULL);
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     e->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    e->wish_fd = eni_signals_wishes();
-    if (e->wake_fd >= 0 && e->over_fd >= 0 && pthread_create(&e->thread, NULL, run_shutdown, e) == 0) {
+    e->wish_fd = config->signal_fd >= 0 || config->report_fd >= 0
+                     ? eni_signals_wishes()
+                     : -1; /* blocked by main or by our launcher; else the program's */
+    if (e->wake_fd >= 0 && e->over_fd >= 0 && eni_thread_start(&e->thread, run_shutdown, e) == 0) {
         *shutdown_out = e;
         return EN_OK;
     }
@@ -192,6 +194,11 @@ void eni_shutdown_watch(eni_shutdown *e, eni_member *member)
     e->member = member;
     pthread_mutex_unlock(&e->lock);
     eventfd_write(e->wake_fd, 1);
+}
+
+void eni_shutdown_now(eni_shutdown *e)
+{
+    get_over(e);
 }
 
 int eni_shutdown_fd(const eni_shutdown *e)

@@ -24,7 +24,8 @@ typedef struct eni_shutdown_config {
     int signal_fd;     /* SIGINT and SIGTERM, from here on this thread's to read; -1: none */
     int report_fd;     /* to the launcher, for obituaries; -1: none */
     atomic_int *ended; /* NULL, or set to EN_EINTR once it is over */
-    /* The last resort, on the watching thread; must not return: ends the process with `code`. */
+    /* The last resort, on the watching thread; must not return: ends the process with `code`. NULL: the process is not ours
+     * to end, nor to hurry: there is no last resort, and all requests wait for the steps of the program. */
     void (*leave_at_once)(void *user, int code);
     void *user;
 } eni_shutdown_config;
@@ -33,6 +34,9 @@ en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **s
 
 /* The member has joined: it passes on signals as requests from now on. NULL: it is about to be closed. */
 void eni_shutdown_watch(eni_shutdown *shutdown, eni_member *member);
+
+/* It is over, now. Any thread. */
+void eni_shutdown_now(eni_shutdown *shutdown);
 
 /* Readable once it is over, and stays so. Borrowed: poll it only. */
 int eni_shutdown_fd(const eni_shutdown *shutdown);

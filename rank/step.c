@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/mean.h"
 #include "rank/rank.h"
 
 /* ---- the clock, and what moved ---- */
@@ -70,11 +71,10 @@ eni_moved eni_count_moved(const eni_rank *self)
 
 /* ---- the strategy's part ---- */
 
-void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out)
+void eni_step_open(eni_rank *self, eni_step_run *run_out)
 {
-    *run_out =
-        (eni_step_run){.rank = self, .step = step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
-    self->step = step;
+    *run_out = (eni_step_run){
+        .rank = self, .step = self->step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
     eni_host_count(self->exchange.host, &run_out->counters);
 }
 
@@ -85,6 +85,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     run->data_ns += end_ns - begin_ns;
     run->epoch = micro->epoch;
     run->plan_step = micro->step;
+    run->micro_batch = micro->index;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
     eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
@@ -129,6 +130,19 @@ en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n)
         sum += samples[i];
     EN_TRY(note_samples(run, samples, n));
     return eni_host_begin(run->rank->exchange.host, run->step, sum, run->samples_before);
+}
+
+void eni_step_average(eni_rank *self, const uint64_t *nsamples)
+{
+    const eni_job *job = &self->job;
+    const float *source[ENI_MEAN_MAX];
+    for (uint32_t b = 0; b < job->buckets->n; b++) {
+        const uint64_t lo = job->buckets->bucket[b].lo, count = job->buckets->bucket[b].hi - lo;
+        for (int64_t i = 0; i < job->accumulate; i++)
+            source[i] = self->exchange.micros[i] + lo;
+        eni_mean_ranks(eni_arena_at(self->exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
+                       (int)job->accumulate, self->exchange.asked.sum_order, count, 0, count);
+    }
 }
 
 en_status eni_step_submit(eni_step_run *run, uint32_t end)
@@ -213,6 +227,7 @@ static void note_step(eni_step_run *run)
     const eni_step s = {.t = eni_train_seconds(self, end),
                         .step = run->step,
                         .epoch = run->epoch,
+                        .micro_batch = run->micro_batch,
                         .samples = eni_step_samples(run),
                         .nsamples = run->nsamples,
                         .update = after.version,

@@ -25,8 +25,9 @@ typedef struct eni_moved {
 typedef struct eni_step_run {
     eni_rank *rank;
     uint64_t step, epoch, nsamples, samples_before;
-    uint64_t plan_step; /* whose samples; with claims a rank does not take part in every step of the plan */
-    uint32_t submitted; /* buckets passed to the strategy */
+    uint64_t micro_batch; /* the last one taken */
+    uint64_t plan_step;   /* whose samples; with claims a rank does not take part in every step of the plan */
+    uint32_t submitted;   /* buckets passed to the strategy */
     int64_t begin_ns;
     int64_t mark_ns; /* end of the last piece of compute */
     int64_t data_ns, compute_ns;
@@ -37,8 +38,8 @@ typedef struct eni_step_run {
     eni_moved moved;            /* the same */
 } eni_step_run;
 
-/* Step `step` begins on this rank. */
-void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out);
+/* Step `self->step` begins on this rank. */
+void eni_step_open(eni_rank *self, eni_step_run *run_out);
 
 /* The trainer has the next micro-batch at hand; it has waited since `begin_ns`. */
 void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns);
@@ -49,6 +50,10 @@ en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n);
 
 /* Submits the buckets up to `end` (exclusive) that have not left yet: their gradient is in place. */
 en_status eni_step_submit(eni_step_run *run, uint32_t end);
+
+/* A world of one without servers: averages its micro-batches (one, or --accumulate=W) as W ranks would, in rank
+ * order, by the same function: exchange.micros into the arena's gradient. nsamples: (accumulate). */
+void eni_step_average(eni_rank *self, const uint64_t *nsamples);
 
 /* The number of buckets that are complete once backward is done with tensor `first` and all behind it. */
 uint32_t eni_step_complete(const eni_step_run *run, uint32_t first);

@@ -14,7 +14,8 @@
  *
  * All calls come on the compute thread; report_run also on that of the last resort (shutdown.h), while the
  * compute thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
- * that is NULL has nothing to do; open, gradient and evaluate are always there. */
+ * that is NULL has nothing to do; open and gradient are always there, except
+ * for a program that makes the calls of run.h itself; without evaluate there is no curve. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H
 
@@ -107,8 +108,10 @@ typedef struct eni_trainer {
     eni_about about;
 
     /* set by `open` */
-    int late;         /* steps by which loss and hits come after their step: 0 or 1 */
-    bool reads_arena; /* forward reads slot PARAM itself: it may be mapped from elsewhere */
+    int late;          /* steps by which loss and hits come after their step: 0 or 1 */
+    bool reads_arena;  /* forward reads slot PARAM itself: it may be mapped from elsewhere */
+    bool writes_arena; /* it may write weights, so they are its own: nothing is mapped from elsewhere */
+    bool steps_itself; /* runtime/host/host.h: steps_outside */
     /* Samples may turn out not to count (fp16), so nobody knows a step's before it is computed. */
     bool may_drop;
     const char *carrier;  /* of gradients, by `steps`: "nccl", "cuda-ipc"; else NULL */

@@ -25,7 +25,8 @@ const eni_may_differ eni_may_differ_table[] = {
      "straggler net eval-every eval-first eval-points target eval-batch-size"},
     {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
-     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
+     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace record-order "
+     "token-file "
      "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
      "retry-busy virtual events storm promise json "
      "nnodes node-rank master-addr master-port init-method host-id"}, /* a study runs on one host */

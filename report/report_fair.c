@@ -167,6 +167,35 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     }
 }
 
+/* The first complete run of an arm, whatever its setting; NULL: none. */
+static const eni_run *any_run(const eni_study *study, size_t arm)
+{
+    const eni_run *run = NULL;
+    for (size_t c = 0; c < study->nsettings && run == NULL; c++)
+        run = eni_study_example(study, c, arm);
+    return run;
+}
+
+/* Asynchrony is momentum (Mitliagkas et al. 2016): 1 - 1/W for W memoryless workers, whose mean staleness is W - 1. With
+ * an explicit momentum m, an update is remembered as with 1 - (1 - m) / W. */
+static void rule_momentum(const eni_study *study, eni_fairness *fairness)
+{
+    const double much = 0.9;
+    char list[ENI_RULE_TEXT] = "", text[ENI_FACT_TEXT], worst[80] = "";
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = any_run(study, a);
+        if (run == NULL || !(run->staleness.mean > 0)) continue;
+        eni_fact_of(run, "momentum", text);
+        const double given = strtod(text, NULL), own = 1 - 1 / (1 + run->staleness.mean);
+        const double both = 1 - (1 - given) * (1 - own);
+        eni_text_add(list, ENI_RULE_TEXT, "%s%.64s: %.3g beside asynchrony's %.2f", list[0] ? ", " : "",
+                     study->arms[a].name, given, own);
+        if (given > 0 && both > much && worst[0] == 0)
+            snprintf(worst, sizeof worst, "; together %.2f, over %g: lower --momentum", both, much);
+    }
+    if (list[0] != 0) found(fairness, worst[0] != 0 ? ENI_WARN : ENI_PASS, "%.220s%s", list, worst);
+}
+
 /* ---- the same work ----------------------------------------------------------------------------------- */
 
 /* Adds the samples of runs that did not apply all that they computed. */
@@ -802,14 +831,14 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     static const struct {
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
-    } rules[] = {{ENI_RULE_START, rule_hash},      {ENI_RULE_ORDER, rule_hash},
-                 {"learning rate", rule_rate},     {"same budget", rule_budget},
-                 {ENI_RULE_TASK, rule_task},       {"same conditions", rule_conditions},
-                 {"slow ranks", rule_slow_ranks},  {"cores per role", rule_cores},
-                 {ENI_RULE_MACHINE, rule_machine}, {"quiet machine", rule_quiet},
-                 {"order of runs", rule_order},    {"no seed dropped", rule_seeds},
-                 {"measuring", rule_measuring},    {"same bytes", rule_same_bytes},
-                 {"one page", rule_page}};
+    } rules[] = {{ENI_RULE_START, rule_hash},          {ENI_RULE_ORDER, rule_hash},
+                 {"learning rate", rule_rate},         {"momentum", rule_momentum},
+                 {"same budget", rule_budget},         {ENI_RULE_TASK, rule_task},
+                 {"same conditions", rule_conditions}, {"slow ranks", rule_slow_ranks},
+                 {"cores per role", rule_cores},       {ENI_RULE_MACHINE, rule_machine},
+                 {"quiet machine", rule_quiet},        {"order of runs", rule_order},
+                 {"no seed dropped", rule_seeds},      {"measuring", rule_measuring},
+                 {"same bytes", rule_same_bytes},      {"one page", rule_page}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

@@ -21,7 +21,7 @@ typedef enum verdict { GOOD, NO_FORM, FAR, TWICE, MISSING, TOO_MANY } verdict;
 static bool number(cut_reader *r, int32_t *value_out)
 {
     const size_t digits = strspn(r->at, "0123456789");
-    if (digits == 0 || digits > 5) return false;
+    if (digits == 0 || digits > 7) return false;
     *value_out = (int32_t)strtol(r->at, NULL, 10);
     r->at += digits;
     return true;
@@ -172,4 +172,23 @@ void eni_rank_groups_place(const int32_t *hosts, const int32_t *groups, en_world
     world->group = 0;
     for (int32_t r = 0; r < groups[world->rank]; r++)
         world->group += groups[r] == r;
+}
+
+/* Two passes: the first counts in the fields of each leader, so that a million ranks take no longer than they must. */
+void eni_rank_groups_place_all(const int32_t *hosts, const int32_t *groups, int32_t nranks, en_world *worlds)
+{
+    int32_t nhosts = 0, ngroups = 0;
+    for (int32_t r = 0; r < nranks; r++) {
+        nhosts += hosts[r] == r;
+        if (groups[r] == r) worlds[r].group = ngroups++;
+        worlds[r].local_rank = worlds[hosts[r]].nlocal++;
+        worlds[r].group_rank = worlds[groups[r]].ngroup++;
+    }
+    for (int32_t r = 0; r < nranks; r++) {
+        worlds[r].nlocal = worlds[hosts[r]].nlocal;
+        worlds[r].ngroup = worlds[groups[r]].ngroup;
+        worlds[r].group = worlds[groups[r]].group;
+        worlds[r].nhosts = nhosts;
+        worlds[r].ngroups = ngroups;
+    }
 }

@@ -27,4 +27,7 @@ void eni_rank_groups_text(const int32_t *first, int32_t nranks, char *text_out, 
 /* Fills in a rank's fields about its host and its group, from both groupings; rank and nranks are set. */
 void eni_rank_groups_place(const int32_t *hosts, const int32_t *groups, en_world *world);
 
+/* The same for all ranks at once: worlds (nranks), with size, rank and nranks set and the rest 0. */
+void eni_rank_groups_place_all(const int32_t *hosts, const int32_t *groups, int32_t nranks, en_world *worlds);
+
 #endif

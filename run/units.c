@@ -110,6 +110,36 @@ bool eni_parse_duration(const char *text, int64_t *ns_out)
     return true;
 }
 
+bool eni_parse_range(const char *text, int32_t *lo_out, int32_t *hi_out)
+{
+    int64_t lo, hi;
+    const size_t length = strcspn(text, "-");
+    if (!whole(text, length, &lo) || lo < 0) return false;
+    if (text[length] == '\0')
+        hi = lo;
+    else if (!eni_parse_i64(text + length + 1, &hi) || hi < lo)
+        return false;
+    if (hi > INT32_MAX) return false;
+    *lo_out = (int32_t)lo;
+    *hi_out = (int32_t)hi;
+    return true;
+}
+
+const char *eni_each_part(const char *text, const char *(*take)(void *user, char *who, const char *what),
+                          void *user, const char *expected)
+{
+    char part[96];
+    for (const char *at = text;; at++) {
+        const size_t length = strcspn(at, ";");
+        if (!cut(at, length, part, sizeof part)) return expected;
+        char *equals = strchr(part, '=');
+        if (equals != NULL) *equals++ = '\0';
+        const char *why = take(user, equals != NULL ? part : NULL, equals != NULL ? equals : part);
+        at += length;
+        if (why != NULL || *at == '\0') return why;
+    }
+}
+
 bool eni_parse_amount(const char *text, int64_t *amount_out)
 {
     enum { MOST_EPOCHS = 1000000000 };

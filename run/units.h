@@ -33,6 +33,14 @@ int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX]);
 uint64_t eni_amount_samples(int64_t amount, uint64_t epoch_samples);
 void eni_format_amount(int64_t amount, char *text_out, size_t bytes);
 
+/* "4", or "0-3": lo <= hi. */
+bool eni_parse_range(const char *text, int32_t *lo_out, int32_t *hi_out);
+
+/* Calls take(user, who, what) for each part of "WHO=WHAT;WHO=WHAT"; who is NULL where there is no '='. Returns NULL, or what
+ * take has returned: the expected form. A part of more than 95 letters: `expected`. */
+const char *eni_each_part(const char *text, const char *(*take)(void *user, char *who, const char *what),
+                          void *user, const char *expected);
+
 /* The shortest text that reads back as the same value: "2.5s". */
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 

@@ -167,6 +167,18 @@ static void choose_shards(eni_psd *psd)
     if (psd->setup.elements >= LARGE && eni_host_info_cores() > 1) set_shards(psd, 2);
 }
 
+/* --record-order */
+static en_status create_arrivals(const eni_psd *psd, eni_shard_config *config)
+{
+    const eni_arrivals about = {.shard = config->index,
+                                .nshards = psd->share.nshards,
+                                .nranks = psd->nranks,
+                                .nbuckets = psd->setup.store.nbuckets,
+                                .elements = psd->setup.elements};
+    return psd->config->record_order ? eni_arrivals_create(psd->config->out, &about, &config->arrivals)
+                                     : EN_OK;
+}
+
 static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i)
 {
     eni_shard_config config = {
@@ -197,6 +209,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
     EN_TRY(choose_host(psd, world, host));
     memcpy(config.listen.host, psd->listen.host, sizeof config.listen.host); /* the port is main's */
     if (!eni_address_is_anywhere(&config.listen)) memcpy(config.listen.host, host, sizeof host);
+    EN_TRY(create_arrivals(psd, &config));
     EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
@@ -660,6 +673,17 @@ static en_status count_servers(eni_psd *p)
     return EN_OK;
 }
 
+/* A psd that came back would have to know which of the calls that are repeated it has noted. */
+static en_status check_recording(const eni_config *c)
+{
+    if (!c->record_order || (c->out != NULL && c->state == NULL)) return EN_OK;
+    return eni_fail(EN_EINVAL, "psd", "--record-order: %s",
+                    c->out == NULL
+                        ? "give --out, the folder that it writes into"
+                        : "omit it with --server-restarts or --state: the order of a psd that came back "
+                          "is not known");
+}
+
 static en_status open_psd(eni_psd *p, const char *plugins)
 {
     const eni_config *c = p->config;
@@ -669,6 +693,7 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     EN_TRY(eni_target_check("--trace", c->trace));
     if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->share.server, MAX_SPANS)))
         return EN_ENOMEM;
+    EN_TRY(check_recording(c));
     EN_TRY(find_strategy(p, plugins));
     eni_host_info_name(p->host);
     EN_TRY(eni_host_info_id(c->host_id, p->host_id));

@@ -214,10 +214,29 @@ void eni_shard_tend(eni_shard *shard)
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
+/* --record-order: notes what may change the store. A repeated call was noted before; members are those of the beginning. */
+static void note_arrival(eni_shard *shard, const eni_store_event *event)
+{
+    eni_arrival a = {event->now_ns, event->client, (int32_t)event->bucket};
+    switch (event->type) {
+    case ENI_STORE_CALL:
+        if (event->seq != eni_store_seq(shard->store, event->client, event->bucket) + 1) return;
+        break;
+    case ENI_STORE_MEMBER:
+        if (event->member == EN_MEMBER_JOINED && event->kind != ENI_JOIN_AT_CLOCK) return;
+        a.bucket = event->member == EN_MEMBER_FINISHED ? ENI_ARRIVAL_END : ENI_ARRIVAL_VISIT;
+        break;
+    case ENI_STORE_TIMER: a.bucket = ENI_ARRIVAL_TIMER; break;
+    default: return;
+    }
+    eni_arrivals_add(&shard->config.arrivals, a);
+}
+
 static void step(eni_shard *shard, eni_store_event *event, const eni_header *header)
 {
     const uint64_t bytes = event->payload.count * sizeof(float);
     event->now_ns = eni_now_ns();
+    if (shard->config.arrivals.file != NULL) note_arrival(shard, event);
     shard->status = eni_store_step(shard->store, event, &shard->actions);
     const int64_t end_ns = eni_now_ns();
     shard->figures.update_ns += end_ns - event->now_ns;

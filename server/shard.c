@@ -344,6 +344,7 @@ static void close_shard(eni_shard *shard)
         next = box->next;
         eni_free(box);
     }
+    (void)eni_arrivals_close(&shard->config.arrivals); /* logged; a file without its last line is not read */
     eni_copies_close(shard->kept.copies, false);
     eni_free(shard->kept.room);
     eni_router_close(shard->router);

@@ -11,6 +11,7 @@
 #define SERVER_SHARD_H
 
 #include "core/trace.h"
+#include "run/arrivals.h"
 #include "runtime/control/leader.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/socket.h"
@@ -44,6 +45,8 @@ typedef struct eni_shard_config {
     const eni_state *state;     /* the folder of the shard's states; NULL: it cannot come back */
     const char *out;      /* the folder for copies of the weights that do not fit into memory; NULL: /tmp */
     uint64_t state_every; /* updates of a partition between two states */
+    /* Notes its events there, and closes it, also after a failed start. Zeroed: nowhere. */
+    eni_arrivals_file arrivals;
     /* Called once, from the shard's thread, when the shard cannot go on. */
     void (*on_failure)(void *user, const char *reason);
     void *user;

@@ -86,9 +86,10 @@ static en_status hierarchical_push(en_store *store, void *state, const en_partit
 static int hierarchical_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
-    if (!is_stale(store)) return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (!is_stale(store)) return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD_VERSION;
     if (msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
-    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS
+                                                                                : EN_HOLD_CLOCK;
 }
 
 /* A host that finished or left may be the one that the others wait for. */

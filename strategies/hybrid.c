@@ -349,7 +349,7 @@ static en_status hybrid_push(en_store *store, void *state, const en_partition *p
 static int hybrid_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store, (void)state;
-    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD_VERSION;
 }
 
 static void hybrid_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)

@@ -51,7 +51,7 @@ static en_status sync_push(en_store *store, void *state, const en_partition *par
 static int sync_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store, (void)state;
-    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD_VERSION;
 }
 
 /* A worker that finished or left may be the one that the others wait for. */
@@ -101,7 +101,8 @@ static int ssp_pull(en_store *store, void *state, const en_partition *part, cons
 {
     (void)state;
     if (msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
-    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS
+                                                                                : EN_HOLD_CLOCK;
 }
 
 static void ssp_theory(en_host *host, void *state, en_theory *theory_out)

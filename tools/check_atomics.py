@@ -13,7 +13,7 @@ import sys
 # Promise: Every atomic has a row in docs/memory-order.md, with its lines, its order and what it publishes.
 
 PAGE = "docs/memory-order.md"
-TREES = ("cli", "config", "core", "data", "examples", "include", "models", "ops", "plugin", "rank", "remote", "report", "run",
+TREES = ("cli", "config", "core", "data", "examples", "include", "job", "models", "ops", "plugin", "rank", "remote", "report", "run",
          "runtime", "server", "strategies", "worker")
 TYPE = r"(?:_Atomic\s*\([^)]*\)|_Atomic\s+\w+|atomic_(?:bool|u?int\w*)\b)"
 OPERATION = re.compile(r"\b(atomic_(?!bool\b|u?int)\w+|__atomic_\w+)\s*\(")

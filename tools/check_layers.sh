@@ -25,9 +25,10 @@ allowed() { # folder -> prefixes that it may include besides itself and include/
     worker|worker/*) echo "worker job rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     job) echo "rank core run ops config models data runtime/collective runtime/spec" ;;
     virtual) echo "job rank core run plugin ops config models data runtime" ;;
+    conform) echo "core plugin ops runtime/spec runtime/sim" ;;
     report) echo "core run config" ;;
     cli/launcher) echo "core run plugin ops config data runtime" ;;
-    cli) echo "cli/launcher report virtual core run plugin ops config models data remote runtime" ;;
+    cli) echo "cli/launcher report virtual conform core run plugin ops config models data remote runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -47,7 +48,7 @@ vendor() { # header -> the folders that may include it
 bad=0
 offence() { echo "$1"; bad=1; }
 for folder in core run plugin config models models/formats data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
-    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel job virtual report cli/launcher cli strategies; do
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker worker/gpu worker/parallel job virtual conform report cli/launcher cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do

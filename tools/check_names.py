@@ -28,7 +28,7 @@ SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
     {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
     {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its implementation
-    {"include/entrain", "runtime/sim"},  # and its subject
+    {"include/entrain", "runtime/sim"}, {"include/entrain", "rank"},  # and its subject
 ]
 
 

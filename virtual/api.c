@@ -5,24 +5,22 @@
  * what the callback has left out, and what it wrote beyond. */
 #include "entrain/sim.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/config.h"
+#include "config/folders.h"
+#include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "virtual/simulation.h"
 
-enum { CANARY = 16 };                                  /* floats */
 static const uint64_t SAMPLES_MAX = UINT64_C(1) << 31; /* so that those of a run can be counted */
-static const uint32_t CANARY_BITS = 0x7fc0ca4eu;       /* a NaN that nobody computes */
 
 struct en_sim {
     en_sim_problem given;
@@ -31,7 +29,7 @@ struct en_sim {
     en_model_tensor *tensors; /* (problem.ntensors), each at the begin of a line */
     float *init;              /* (problem.count) */
     float *weights;           /* (problem.count) at the end */
-    float *param, *grad;      /* (given.count), and CANARY behind grad: what callbacks see */
+    float *param, *grad;      /* (given.count), and a canary behind grad: what callbacks see */
     eni_sim_result ended;
     en_sim_result result; /* of `ended`; size 0: the run has not ended well */
     uint64_t *steps;      /* (2, nranks): steps, samples */
@@ -60,26 +58,19 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return sim->given.samples;
 }
 
-/* Also of a sum with it: that keeps the bits of a NaN. */
-static bool is_canary(const float *value)
-{
-    return memcmp(value, &CANARY_BITS, sizeof CANARY_BITS) == 0;
-}
-
 static en_status check_gradient(const en_sim *sim, int rank, uint64_t micro_batch)
 {
     const uint64_t count = sim->given.count;
-    for (int i = 0; i < CANARY; i++)
-        if (!is_canary(&sim->grad[count + (uint64_t)i]))
-            return eni_fail(
-                EN_EBUG, "sim",
-                "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
-                "micro-batch %llu)",
-                (unsigned long long)(count + (uint64_t)i), (unsigned long long)count, rank,
-                (unsigned long long)micro_batch);
+    const uint64_t beyond = eni_canary_written(sim->grad + count);
+    if (beyond < ENI_CANARY)
+        return eni_fail(EN_EBUG, "sim",
+                        "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
+                        "micro-batch %llu)",
+                        (unsigned long long)(count + beyond), (unsigned long long)count, rank,
+                        (unsigned long long)micro_batch);
     for (uint64_t i = 0; i < count; i++) {
         if (isfinite(sim->grad[i])) continue;
-        if (is_canary(&sim->grad[i]))
+        if (eni_is_canary(&sim->grad[i]))
             return eni_fail(
                 EN_EBUG, "sim",
                 "the gradient callback left element %llu as it was: it has to overwrite all %llu (rank %d, "
@@ -98,8 +89,7 @@ static en_status gradient(void *user, int rank, uint64_t micro_batch, const floa
 {
     en_sim *sim = user;
     gather(sim, param, sim->param);
-    for (uint64_t i = 0; i < sim->given.count + CANARY; i++)
-        memcpy(&sim->grad[i], &CANARY_BITS, sizeof CANARY_BITS);
+    eni_canary_put(sim->grad, sim->given.count + ENI_CANARY);
     const en_status st = sim->given.grad(sim->given.user, rank, micro_batch, sim->param, sim->grad);
     if (st != EN_OK)
         return eni_fail(st, "sim", "the gradient callback failed (rank %d, micro-batch %llu): %s", rank,
@@ -175,7 +165,7 @@ static en_status open_problem(en_sim *sim)
     sim->init = eni_alloc_array(end, sizeof(float));
     sim->weights = eni_alloc_array(end, sizeof(float));
     sim->param = eni_alloc_array(p->count, sizeof(float));
-    sim->grad = eni_alloc_array(p->count + CANARY, sizeof(float));
+    sim->grad = eni_alloc_array(p->count + ENI_CANARY, sizeof(float));
     if (sim->init == NULL || sim->weights == NULL || sim->param == NULL || sim->grad == NULL)
         return EN_ENOMEM;
     sim->problem = (eni_sim_problem){.count = end,
@@ -189,28 +179,6 @@ static en_status open_problem(en_sim *sim)
     return EN_OK;
 }
 
-/* plugins/ beside this library, or where `make install` puts it. */
-static en_status find_plugins(char path_out[PATH_MAX])
-{
-    static const char *const places[] = {"plugins", "../libexec/entrain/plugins",
-                                         "../../libexec/entrain/plugins"};
-    Dl_info info;
-    char dir[PATH_MAX] = "";
-    /* The address of an exported function may lie in the program, that of a static one does not. */
-    if (dladdr((void *)(uintptr_t)find_plugins, &info) != 0 && info.dli_fname != NULL)
-        snprintf(dir, sizeof dir, "%s", info.dli_fname);
-    char *slash = strrchr(dir, '/');
-    if (slash != NULL) *slash = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const int n = snprintf(path_out, PATH_MAX, "%s/%s", slash != NULL ? dir : ".", places[i]);
-        if (n > 0 && n < PATH_MAX && access(path_out, F_OK) == 0) return EN_OK;
-    }
-    return eni_fail(EN_ENOENT, "sim",
-                    "there is no folder of strategies beside the library (%s/plugins): give it as "
-                    "options.plugins",
-                    dir);
-}
-
 /* "lr=0.1", "nesterov". */
 static en_status take_setting(eni_config *config, const char *text)
 {
@@ -218,7 +186,7 @@ static en_status take_setting(eni_config *config, const char *text)
     static const char *const ours[] = {
         "strategy", "workers",   "steps", "lr",           "momentum", "nesterov",   "optimizer",  "beta1",
         "beta2",    "eps",       "seed",  "weight-decay", "shards",   "bucket-cap", "local-size", "groups",
-        "compute",  "straggler", "net",   "join",         "leave",    "accumulate"};
+        "compute",  "straggler", "net",   "join",         "leave",    "accumulate", "server-time"};
     bool is_ours = false;
     char key[64];
     const size_t n = strcspn(text, "=");
@@ -237,7 +205,7 @@ static en_status read_setup(en_sim *sim, const char *const *settings, size_t n, 
 {
     eni_config config;
     char found[PATH_MAX];
-    if (plugins == NULL) EN_TRY(find_plugins(found));
+    if (plugins == NULL) EN_TRY(eni_folder_plugins_of_library(found, sizeof found));
     EN_TRY(eni_config_init(ENI_SIM, &config));
     en_status st = EN_OK;
     for (size_t i = 0; i < n && st == EN_OK; i++)
@@ -296,6 +264,7 @@ static en_status describe(en_sim *sim)
 {
     const eni_sim_result *from = &sim->ended;
     const size_t n = (size_t)from->nranks;
+    EN_TRY(eni_histogram_spread(&sim->ended.staleness));
     if ((sim->steps = eni_alloc_array(2 * n, sizeof *sim->steps)) == NULL) return EN_ENOMEM;
     uint64_t computed = 0;
     for (size_t r = 0; r < n; r++) {

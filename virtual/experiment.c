@@ -167,8 +167,8 @@ static void describe(eni_experiment *e)
                            .test_samples = n->dataset->split[ENI_TEST].count,
                            .has_accuracy = n->dataset->classes > 0,
                            .set = n->split == ENI_HOLDOUT ? "holdout" : "test",
-                           .device = n->device.ops->name,
-                           .machine = n->device.ops->describe(n->device.ctx),
+                           .device = n->lanes[0].device.ops->name,
+                           .machine = n->lanes[0].device.ops->describe(n->lanes[0].device.ctx),
                            .threads = c->threads > 0 ? (int)c->threads : 1};
     eni_pixels_describe(&n->dataset->pixels.asked, &e->about.pixels);
     e->records = (eni_record_options){.out = c->out,
@@ -282,10 +282,21 @@ en_status eni_experiment_open(const eni_experiment_config *config, eni_experimen
 
 /* ---- the outcome ------------------------------------------------------------------------------------------------- */
 
+/* By how much --straggler slows a rank down in every step. */
+static double slowness_of(const eni_sim_compute *compute, int rank)
+{
+    double factor = 1;
+    for (int i = 0; i < compute->nslow; i++) {
+        const eni_slowdown *slow = &compute->slow[i];
+        if (slow->kind == ENI_SLOW_ALWAYS && rank >= slow->lo && rank <= slow->hi) factor *= slow->factor;
+    }
+    return factor;
+}
+
 static json_t *report_of_rank(const eni_experiment *e, const eni_sim_result *r, int rank)
 {
     const tally *t = &e->ranks[rank];
-    const double factor = e->asked.simulation->factor[rank];
+    const double factor = slowness_of(&e->asked.simulation->sim.compute, rank);
     char role[32];
     json_t *o = json_object();
     snprintf(role, sizeof role, "rank %d", rank);

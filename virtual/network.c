@@ -3,12 +3,14 @@
 #include "virtual/network.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/formats/weights.h"
+#include "runtime/net/host_info.h"
 
 /* ---- the problem ---- */
 
@@ -19,26 +21,42 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return eni_plan_micro(&n->job.plan, micro_batch, &micro) == EN_OK ? micro.count : 0;
 }
 
+static en_status compute(eni_virtual_network *n, eni_virtual_lane *l, int rank, const eni_micro *micro,
+                         const float *param, float *grad)
+{
+    en_score score;
+    eni_dataset_gather(n->dataset, ENI_TRAIN, micro->epoch, l->indices, micro->count, l->x, l->target);
+    const en_batch batch = {.n = (int64_t)micro->count, .x = l->x, .target = l->target};
+    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
+    EN_TRY(en_model_forward(l->model, param, state, &batch));
+    EN_TRY(en_model_backward(l->model, param, grad, NULL, NULL));
+    EN_TRY(en_model_result(l->model, &score));
+    n->scores[rank].loss += score.loss * (double)micro->count;
+    n->scores[rank].correct += (uint64_t)score.correct;
+    return EN_OK;
+}
+
+/* Up to nlanes threads at a time. */
 static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     eni_virtual_network *n = user;
     eni_micro micro;
-    en_score score;
     EN_TRY(eni_plan_micro(&n->job.plan, micro_batch, &micro));
     if (micro.count == 0) { /* of a step that is smaller */
         memset(grad, 0, n->job.schema.count * sizeof *grad);
         return EN_OK;
     }
-    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, n->indices);
-    eni_dataset_gather(n->dataset, ENI_TRAIN, micro.epoch, n->indices, micro.count, n->x, n->target);
-    const en_batch batch = {.n = (int64_t)micro.count, .x = n->x, .target = n->target};
-    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
-    EN_TRY(en_model_forward(n->model, param, state, &batch));
-    EN_TRY(en_model_backward(n->model, param, grad, NULL, NULL));
-    EN_TRY(en_model_result(n->model, &score));
-    n->scores[rank].loss += score.loss * (double)micro.count;
-    n->scores[rank].correct += (uint64_t)score.correct;
-    return EN_OK;
+    pthread_mutex_lock(&n->lock);
+    eni_virtual_lane *l = n->free;
+    n->free = l->next;
+    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, l->indices);
+    pthread_mutex_unlock(&n->lock);
+    const en_status st = compute(n, l, rank, &micro, param, grad);
+    pthread_mutex_lock(&n->lock);
+    l->next = n->free;
+    n->free = l;
+    pthread_mutex_unlock(&n->lock);
+    return st;
 }
 
 /* ---- open ---- */
@@ -75,17 +93,37 @@ static eni_set set_of(const eni_virtual_network *n, int split)
                      .user = n->dataset};
 }
 
-static en_status open_model(eni_virtual_network *n, const eni_config *c, const char *plugins)
+static en_status open_lane(eni_virtual_network *n, const eni_config *c, const char *plugins,
+                           eni_virtual_lane *l)
+{
+    const uint64_t batch = n->job.plan.batch;
+    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &l->device));
+    EN_TRY(en_model_new(&n->job.schema, l->device.ops, l->device.ctx, NULL, &l->model));
+    EN_TRY(en_model_prepare(l->model, (int64_t)batch, EN_MODEL_TRAIN));
+    l->indices = eni_alloc_array(batch, sizeof *l->indices);
+    l->x = eni_alloc_array(batch, n->dataset->sample_floats * sizeof *l->x);
+    l->target = eni_alloc_array(batch, eni_dataset_target_bytes(n->dataset));
+    if (l->indices == NULL || l->x == NULL || l->target == NULL) return EN_ENOMEM;
+    l->next = n->free;
+    n->free = l;
+    return EN_OK;
+}
+
+/* As many threads as there are cores for, each with a model of its own; evaluations use the first one. */
+static en_status open_lanes(eni_virtual_network *n, const eni_config *c, const char *plugins, int32_t nranks)
 {
     if (eni_device_is_gpu(c->device))
         return eni_fail(EN_EINVAL, "sim",
                         "--device=%s: virtual time computes on the processor; give cpu or ref", c->device);
-    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &n->device));
-    EN_TRY(en_model_new(&n->job.schema, n->device.ops, n->device.ctx, NULL, &n->model));
-    EN_TRY(en_model_prepare(n->model, (int64_t)n->job.plan.batch, EN_MODEL_TRAIN));
+    const int each = c->threads > 0 ? (int)c->threads : 1, most = eni_host_info_cores() / each;
+    n->nlanes = most < 1 ? 1 : most < nranks ? most : nranks;
+    n->lanes = eni_alloc_array((size_t)n->nlanes, sizeof *n->lanes);
+    if (n->lanes == NULL) return EN_ENOMEM;
+    for (int i = 0; i < n->nlanes; i++)
+        EN_TRY(open_lane(n, c, plugins, &n->lanes[i]));
     n->split = n->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
     const eni_set set = set_of(n, n->split);
-    return eni_evaluation_open(n->model, &set, true, &n->evaluation);
+    return eni_evaluation_open(n->lanes[0].model, &set, true, &n->evaluation);
 }
 
 static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32_t nranks)
@@ -96,13 +134,9 @@ static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32
         n->sampler[i] = eni_sampler_new(plan->train_samples, n->job.seed, n->job.order);
         if (n->sampler[i] == NULL) return EN_ENOMEM;
     }
-    n->indices = eni_alloc_array(plan->batch, sizeof *n->indices);
-    n->x = eni_alloc_array(plan->batch, n->dataset->sample_floats * sizeof *n->x);
-    n->target = eni_alloc_array(plan->batch, eni_dataset_target_bytes(n->dataset));
     n->init = eni_alloc_array(schema->count, sizeof *n->init);
     n->scores = eni_alloc_array((size_t)nranks, sizeof *n->scores);
-    if (n->indices == NULL || n->x == NULL || n->target == NULL || n->init == NULL || n->scores == NULL)
-        return EN_ENOMEM;
+    if (n->init == NULL || n->scores == NULL) return EN_ENOMEM;
     en_schema_init_param(schema, n->job.seed, n->init);
     if (c->init != NULL) EN_TRY(eni_weights_load(c->init, schema, n->init, n->job.state));
     if (schema->nstate == 0) return EN_OK;
@@ -119,9 +153,10 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     *network_out = NULL;
     eni_virtual_network *n = eni_alloc(sizeof *n);
     if (n == NULL) return EN_ENOMEM;
+    pthread_mutex_init(&n->lock, NULL);
     eni_sim_config *sim = &simulation->sim;
     en_status st = open_job(n, c, simulation);
-    if (st == EN_OK) st = open_model(n, c, plugins);
+    if (st == EN_OK) st = open_lanes(n, c, plugins, sim->nranks);
     if (st == EN_OK) st = open_vectors(n, c, sim->nranks);
     if (st != EN_OK) {
         eni_virtual_network_close(n);
@@ -134,7 +169,8 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
                                    .init = n->init,
                                    .samples = samples,
                                    .grad = gradient,
-                                   .user = n};
+                                   .user = n,
+                                   .threads = n->nlanes};
     sim->problem = &n->problem;
     sim->micro_batches = job->plan.micro_batches;
     sim->assign = job->is_claiming ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
@@ -152,8 +188,16 @@ void eni_virtual_network_close(eni_virtual_network *n)
 {
     if (n == NULL) return;
     eni_evaluation_close(n->evaluation);
-    en_model_free(n->model);
-    eni_device_close(&n->device);
+    for (int i = 0; n->lanes != NULL && i < n->nlanes; i++) {
+        eni_virtual_lane *l = &n->lanes[i];
+        en_model_free(l->model);
+        eni_device_close(&l->device);
+        eni_free(l->indices);
+        eni_free(l->x);
+        eni_free(l->target);
+    }
+    eni_free(n->lanes);
+    pthread_mutex_destroy(&n->lock);
     eni_sampler_free(n->sampler[0]);
     eni_sampler_free(n->sampler[1]);
     eni_dataset_close(n->dataset);
@@ -161,9 +205,6 @@ void eni_virtual_network_close(eni_virtual_network *n)
     eni_groups_free(n->job.groups);
     eni_free(n->job.state);
     en_schema_fini(&n->job.schema);
-    eni_free(n->indices);
-    eni_free(n->x);
-    eni_free(n->target);
     eni_free(n->init);
     eni_free(n->states);
     eni_free(n->scores);
@@ -184,7 +225,7 @@ en_status eni_virtual_network_test(eni_virtual_network *n, const float *param, c
                                    eni_set_score *score_out)
 {
     const eni_set set = set_of(n, ENI_TEST);
-    EN_TRY(eni_model_evaluate_set(n->model, param, state, &set, score_out));
+    EN_TRY(eni_model_evaluate_set(n->lanes[0].model, param, state, &set, score_out));
     if (n->dataset->classes == 0) score_out->accuracy = NAN;
     return EN_OK;
 }

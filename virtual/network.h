@@ -3,6 +3,8 @@
 #ifndef VIRTUAL_NETWORK_H
 #define VIRTUAL_NETWORK_H
 
+#include <pthread.h>
+
 #include "core/digest.h"
 #include "job/job.h"
 #include "models/evaluation.h"
@@ -15,15 +17,23 @@ typedef struct eni_virtual_score {
     uint64_t correct;
 } eni_virtual_score;
 
+/* A thread computes with these. */
+typedef struct eni_virtual_lane {
+    eni_device device;
+    en_model *model;
+    uint32_t *indices;             /* (batch) */
+    float *x;                      /* (batch, H, W, C) */
+    void *target;                  /* (batch) */
+    struct eni_virtual_lane *next; /* that is free */
+} eni_virtual_lane;
+
 typedef struct eni_virtual_network {
     eni_job job;
     eni_dataset *dataset;
-    eni_device device;
-    en_model *model;
-    eni_sampler *sampler[2];   /* of even and of odd epochs: ranks are in two at one time */
-    uint32_t *indices;         /* (batch) */
-    float *x;                  /* (batch, H, W, C) */
-    void *target;              /* (batch) */
+    pthread_mutex_t lock;    /* of `free` and the samplers */
+    eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
+    int nlanes;
+    eni_virtual_lane *lanes, *free;
     float *init;               /* (schema.count) */
     float *states;             /* (nranks, schema.nstate) of each rank's last forward; NULL: none */
     eni_virtual_score *scores; /* (nranks) */

@@ -1,5 +1,5 @@
 /* batches.c - the micro-batches of a rank: their sizes, made-up ones before the clock begins, the loader of
- * the real ones, the mean of their gradients. */
+ * the real ones. */
 #include "worker/worker.h"
 
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
+#include "rank/run.h"
 #include "worker/gpu/prefetch.h"
 #include "worker/parallel/team.h"
 #include "worker/gpu/vectors.h"
@@ -229,14 +230,6 @@ en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out
 
 /* ---- the loader ---- */
 
-static en_status claim(void *user, uint64_t *micro_batch_out)
-{
-    eni_worker *w = user;
-    EN_TRY(eni_member_claim(w->rank.member, micro_batch_out, eni_rank_answer_by(&w->rank, 60 * ENI_SECOND)));
-    *micro_batch_out += w->rank.saving.first_micro; /* only the rest of the budget (join.c) */
-    return EN_OK;
-}
-
 static int loader_threads(const eni_worker *w)
 {
     enum { FOR_A_GPU = 16 }; /* each has a batch in page-locked memory */
@@ -254,8 +247,8 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
     options->threads = loader_threads(w);
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;
-    options->user = w;
-    if (w->rank.job.is_claiming) options->claim = claim;
+    options->user = &w->rank;
+    if (w->rank.job.is_claiming) options->claim = eni_run_claim;
     return eni_loader_start(options, &w->loader);
 }
 
@@ -272,21 +265,6 @@ en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **bat
     } while (st == EN_ETIMEOUT);
     if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin_ns);
     return st;
-}
-
-/* ---- the mean ---- */
-
-void eni_average_micros(eni_worker *w, const uint64_t *nsamples)
-{
-    const eni_job *job = &w->rank.job;
-    const float *source[ENI_MEAN_MAX];
-    for (uint32_t b = 0; b < job->buckets->n; b++) {
-        uint64_t lo = job->buckets->bucket[b].lo, count = job->buckets->bucket[b].hi - lo;
-        for (int64_t i = 0; i < job->accumulate; i++)
-            source[i] = w->micro_grads[i] + lo;
-        eni_mean_ranks(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
-                       (int)job->accumulate, (eni_sum_order)w->config->sum_order, count, 0, count);
-    }
 }
 
 /* ---- the gradient of a step ---- */
@@ -313,15 +291,15 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, eni_c
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
         EN_TRY(eni_next_batch(w, run, &batch));
         nsamples[i] = batch->micro.count;
-        if (batch->micro.count > 0) EN_TRY(compute(w, run, batch, i, w->micro_grads[i], false));
+        if (batch->micro.count > 0) EN_TRY(compute(w, run, batch, i, w->rank.exchange.micros[i], false));
     }
-    eni_average_micros(w, nsamples);
+    eni_step_average(&w->rank, nsamples);
     EN_TRY(eni_step_begin(run, nsamples, (int)w->rank.job.accumulate));
     return eni_step_submit(run, w->rank.job.buckets->n);
 }
 
 en_status eni_gradient(eni_worker *w, eni_step_run *run, eni_compute_gradient compute)
 {
-    return w->micro_grads == NULL ? gradient_of_rank(w, run, compute)
-                                  : gradient_of_one_process(w, run, compute);
+    return w->rank.exchange.micros == NULL ? gradient_of_rank(w, run, compute)
+                                           : gradient_of_one_process(w, run, compute);
 }

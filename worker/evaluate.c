@@ -63,8 +63,10 @@ en_status eni_evaluate_open(eni_worker *w)
 
 static en_status open_judge(eni_worker *w)
 {
-    const en_device_config config = {
-        .size = sizeof config, .threads = eni_host_info_cores(), .host = eni_device_host()};
+    const en_device_config config = {.size = sizeof config,
+                                     .threads = eni_host_info_cores(),
+                                     .host = eni_device_host(),
+                                     .flags = eni_config_open_flags(w->config)};
     if (w->judge != NULL || w->device.ops->gpu != NULL || config.threads <= w->threads) return EN_OK;
     w->judge = eni_alloc(sizeof *w->judge);
     if (w->judge == NULL) return EN_ENOMEM;

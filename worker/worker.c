@@ -1,23 +1,13 @@
 /* worker.c - the lifetime of a rank: open everything in order, train, report, close in reverse. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
-#include "core/options.h"
 #include "core/try.h"
-#include "data/plan.h"
 #include "job/job.h"
-#include "models/formats/weights.h"
 #include "models/node.h"
-#include "models/registry.h"
 #include "ops/device.h"
-#include "rank/save.h"
-#include "run/units.h"
-#include "runtime/spec/strategies.h"
+#include "rank/run.h"
 #include "worker/gpu/gpus.h"
 #include "worker/statistics.h"
 #include "worker/parallel/team.h"
@@ -25,50 +15,6 @@
 #include "worker/worker.h"
 
 /* ---- what is trained ---- */
-
-static en_status find_strategy(eni_worker *w)
-{
-    eni_job *job = &w->rank.job;
-    EN_TRY(eni_strategy_find(w->plugin_dir, w->config->strategy, &job->strategy));
-    if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
-        return eni_fail(EN_EINVAL, "worker",
-                        "%s trains in one process, but there are %d workers: use -n 1, and --accumulate=%d "
-                        "for the same micro-batches",
-                        job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
-    if (job->strategy->flags & EN_STORE_ON_RANKS)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` supports and a run does "
-            "not yet: try entrain sim --strategy=%s, or keep the store on servers (EN_STORE_ON_SERVERS)",
-            job->strategy->name, w->config->strategy);
-    if (w->config->server != NULL && !(job->strategy->flags & EN_STORE_ON_SERVERS))
-        return eni_fail(EN_EINVAL, "worker",
-                        "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
-                        "--rendezvous=tcp://HOST:PORT in place of --server, or a strategy with a server, "
-                        "such as --strategy=ps-sync",
-                        w->config->server, job->strategy->name);
-    return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
-}
-
-static en_status choose_statistics(eni_worker *w)
-{
-    eni_job *job = &w->rank.job;
-    const uint32_t flags = job->strategy->flags;
-    uint64_t n = 0;
-    job->bn_stats = w->config->bn_stats;
-    (void)eni_bn_stats_parse(job->bn_stats, &job->is_mean, &n); /* checked with the command */
-    job->is_recomputed = n > 0;
-    if (!job->is_mean || job->state == NULL) return EN_OK;
-    if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
-        return eni_fail(EN_EINVAL, "worker",
-                        "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "
-                        "over them; use --bn-stats=rank0 or recompute:N",
-                        job->strategy->name);
-    job->states =
-        eni_alloc_array((size_t)w->rank.world.nranks * (size_t)w->config->accumulate * job->schema.nstate,
-                        sizeof *job->states);
-    return job->states == NULL ? EN_ENOMEM : EN_OK;
-}
 
 static en_status open_data(eni_worker *w)
 {
@@ -81,52 +27,6 @@ static en_status open_data(eni_worker *w)
         eni_info("worker", "%s has one channel and %s takes three: the channel is repeated", w->dataset->name,
                  w->rank.job.schema.network->name);
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
-}
-
-/* --max-workers: only workers that claim micro-batches, and meet the others at the store, can join later. */
-static en_status check_seats(const eni_worker *w, bool may_claim)
-{
-    const eni_config *c = w->config;
-    const long long most = (long long)c->max_workers;
-    if (!eni_rank_has_seats(&w->rank)) return EN_OK;
-    if (!may_claim || !eni_rank_has_store(&w->rank))
-        return eni_fail(EN_EINVAL, "worker",
-                        "--max-workers=%lld: workers of %s cannot join later, since each takes part in every "
-                        "step; with ps-async and ssp they can, and `entrain run --elastic=2..%lld` restarts "
-                        "any strategy with another number of workers",
-                        most, w->rank.job.strategy->name, most);
-    if (!w->rank.job.is_claiming)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--max-workers=%lld: --assign=fixed gives each worker its samples, so no worker can "
-                        "join later; omit it",
-                        most);
-    if (!eni_device_is_gpu(c->device)) return EN_OK;
-    return eni_fail(EN_EINVAL, "worker",
-                    "--max-workers=%lld: workers on GPUs cannot join later yet; give --device=cpu", most);
-}
-
-static en_status make_plan(eni_worker *w)
-{
-    eni_job *job = &w->rank.job;
-    const eni_config *c = w->config;
-    bool may_claim;
-    EN_TRY(eni_job_assign(job, c, w->rank.world.nranks, eni_rank_is_alone(&w->rank), &may_claim));
-    if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--on-worker-loss=continue: %s needs every rank in every step, so it cannot continue "
-                        "without one; ps-async and ssp can",
-                        job->strategy->name);
-    EN_TRY(check_seats(w, may_claim));
-    EN_TRY(eni_job_plan(job, c, w->dataset->split[ENI_TRAIN].count, w->rank.nfirst));
-    if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
-        eni_info("worker",
-                 "%llu training samples do not fill one global batch of %llu (%llu batches of %llu): each "
-                 "step takes all of them, and is an epoch",
-                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
-                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
-    w->rank.records.asked.eval_every = eni_job_samples(job, c->eval_every);
-    w->rank.saving.asked.every = eni_job_samples(job, c->checkpoint_every);
-    return EN_OK;
 }
 
 /* The smallest batch that the model ever gets: of a batch in chunks, its last chunk. */
@@ -166,7 +66,9 @@ static en_status open_device(eni_worker *w)
             .spec = c->device, .n = eni_config_ndevices(c), .is_shared = c->gpu_sharing};
         return eni_gpu_check(&want, 1, w->device.ops, eni_device_host());
     }
-    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
+    const eni_device_options how = {
+        .plugin_dir = w->plugin_dir, .threads = w->threads, .flags = eni_config_open_flags(c)};
+    EN_TRY(eni_device_open_with(c->device, &how, &w->device));
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
@@ -184,20 +86,24 @@ static en_status prepare_model(eni_worker *w)
     return w->rank.world.rank == 0 ? eni_evaluate_open(w) : EN_OK;
 }
 
+/* Rank 0's weights become everybody's; those of a checkpoint take their place. */
+static void make_first_weights(eni_worker *w)
+{
+    const eni_job *job = &w->rank.job;
+    float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
+    if (w->rank.world.rank != 0 || w->rank.saving.is_resumed) return;
+    if (job->init != NULL)
+        memcpy(param, job->init, job->schema.count * sizeof *param);
+    else
+        en_schema_init_param(&job->schema, (uint64_t)w->config->seed, param);
+}
+
 static en_status open_vectors(eni_worker *w)
 {
-    const bool is_alone = eni_rank_is_alone(&w->rank);
-    const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
-    EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
     /* the only micro-batch of a step that is split into chunks holds their mean already */
     const bool is_mean = w->team != NULL && w->team->nchunks > 1 && w->rank.job.accumulate == 1;
-    if (!is_alone || is_mean || eni_vectors_are_on_gpu(w)) return EN_OK;
-    w->micro_grads = eni_alloc_array((size_t)w->rank.job.accumulate, sizeof *w->micro_grads);
-    if (w->micro_grads == NULL) return EN_ENOMEM;
-    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
-        w->micro_grads[i] = eni_alloc_array(w->rank.job.schema.count, sizeof(float));
-        if (w->micro_grads[i] == NULL) return EN_ENOMEM;
-    }
+    EN_TRY(eni_run_vectors(&w->rank, eni_measure_room(w), !is_mean && !eni_vectors_are_on_gpu(w)));
+    make_first_weights(w);
     return EN_OK;
 }
 
@@ -247,50 +153,22 @@ static void describe_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* the initial number does not concern it */
-    const en_schema *schema = &w->rank.job.schema;
-    w->rank.world =
-        (en_world){.size = sizeof w->rank.world,
-                   .rank = (int32_t)w->config->rank,
-                   .nranks = w->config->world_size > 0 || is_newcomer ? eni_config_ranks(w->config) : 1};
-    w->rank.nfirst = w->config->world_size > 0 ? (int32_t)w->config->world_size : 1;
-    w->rank.is_newcomer = is_newcomer;
-    if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
-    EN_TRY(find_strategy(w));
+    EN_TRY(eni_job_open(&w->rank, w->config, w->plugin_dir));
     EN_TRY(eni_job_network(&w->rank.job, w->config));
-    EN_TRY(choose_statistics(w));
-    EN_TRY(eni_validate(w));
+    EN_TRY(eni_check_stragglers(w));
+    EN_TRY(eni_job_check(&w->rank, w->config));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
     EN_TRY(open_data(w));   /* takes longest, so last of the calls that may refuse */
     describe_trainer(w);
-    EN_TRY(make_plan(w));
+    EN_TRY(eni_job_share(&w->rank, w->config, w->dataset->split[ENI_TRAIN].count));
     EN_TRY(check_batches(w));
-    EN_TRY(eni_job_optimizer(&w->rank.job, w->config));
-    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
-                           (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets));
-    if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
-    return eni_save_check(&w->rank);
+    return eni_job_complete(&w->rank, w->config);
 }
 
-/* Rank 0's weights become everybody's; those of a checkpoint take their place. */
-static void make_first_weights(eni_worker *w)
-{
-    const eni_job *job = &w->rank.job;
-    float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
-    if (w->rank.world.rank != 0 || w->rank.saving.is_resumed) return;
-    if (job->init != NULL)
-        memcpy(param, job->init, job->schema.count * sizeof *param);
-    else
-        en_schema_init_param(&job->schema, (uint64_t)w->config->seed, param);
-}
-
-/* Rank and trainer open alternately: the memory of a device's vectors depends on who takes part, and the
- * strategy's shared memory on that of the device. */
 static en_status open_all(eni_worker *w)
 {
     eni_rank *rank = &w->rank;
-    const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
     if (!eni_rank_has_seats(rank)) { /* all have the data now, and nobody joins later */
         eni_share_close(w->share);
@@ -298,77 +176,44 @@ static en_status open_all(eni_worker *w)
     }
     eni_shutdown_watch(rank->shutdown, rank->member);
     open_straggler(w);
-    EN_TRY(trainer->ops->open(w));
+    EN_TRY(rank->trainer.ops->open(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
     EN_TRY(eni_statistics_open(w));
-    EN_TRY(eni_begin_folders(w));
-    EN_TRY(eni_records_open(rank));
-    EN_TRY(eni_save_open(rank));
-    make_first_weights(w);
-    EN_TRY(eni_rank_connect(rank));
-    EN_TRY(eni_trainer_do(trainer, trainer->ops->connect));
-    EN_TRY(eni_rank_start(rank));
-    EN_TRY(eni_save_check_strategy(rank));
-    EN_TRY(eni_trainer_do(trainer, trainer->ops->start));
-    return rank->world.rank == 0 ? EN_OK : eni_records_open_metrics(rank);
+    EN_TRY(eni_job_folders(rank, w->config));
+    return eni_run_open(rank);
 }
 
 static en_status run(eni_worker *w)
 {
-    const eni_trainer *trainer = &w->rank.trainer;
-    EN_TRY(eni_tell_rank(w));
     const en_status st = prepare(w);
     if (st == EN_ESTOP) return EN_OK; /* --resume=auto of a run that is finished */
     EN_TRY(st);
     EN_TRY(open_all(w));
-    if (w->config->check) {
-        EN_TRY(eni_check(w));
-    } else {
-        EN_TRY(eni_trainer_do(trainer, trainer->ops->warm_up));
-        EN_TRY(eni_records_point_zero(&w->rank));
-        EN_TRY(eni_snapshots_open(&w->rank));
-        w->rank.has_begun = 1;
-        EN_TRY(eni_train(&w->rank));
-        if (!eni_member_is_leaving(w->rank.member)) EN_TRY(eni_result(&w->rank));
-    }
-    EN_TRY(eni_records_close(&w->rank));
-    EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));
-    return eni_rank_bye(&w->rank);
+    EN_TRY(w->config->check ? eni_check(w) : eni_train(&w->rank));
+    return eni_run_leave(&w->rank);
 }
 
 static void close_all(eni_worker *w)
 {
     eni_rank *rank = &w->rank;
     eni_loader_halt(w->loader);
-    eni_save_close(rank);
-    eni_exchange_close(rank);
+    eni_run_close_exchange(rank);
     eni_gpu_close(w);
     eni_team_close(w);
     const bool is_stuck = w->gpu.is_stuck;
     if (!is_stuck) eni_loader_stop(w->loader); /* until here a GPU may read its buffers */
     eni_records_free(rank);
-    for (int64_t i = 0; w->micro_grads != NULL && !is_stuck && i < rank->job.accumulate; i++)
-        eni_free(w->micro_grads[i]);
-    if (!is_stuck) eni_free(w->micro_grads);
-    eni_free(rank->job.init);
-    eni_groups_free(rank->job.groups);
-    eni_free(rank->job.state);
-    eni_free(rank->job.states);
-    if (!is_stuck) eni_arena_close(rank->exchange.arena);
+    eni_run_close_vectors(rank, is_stuck);
     eni_rank_leave(rank);
     eni_evaluate_close(w);
     eni_statistics_close(w);
     if (!is_stuck) en_model_free(w->model);
     if (!is_stuck) eni_device_close(&w->device);
-    if (rank->records.out_fd >= 0) close(rank->records.out_fd);
     eni_gpus_close(w->gpu.gpus);
-    eni_buckets_free(rank->job.buckets);
     eni_share_close(w->share);
     eni_dataset_close(w->dataset);
-    en_schema_fini(&rank->job.schema);
-    eni_options_free(rank->job.options);
-    eni_free(w->spec);
+    eni_job_close(rank);
 }
 
 /* Before anything is closed: releases threads that wait in the loader, on the device or in a socket. */

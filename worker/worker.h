@@ -2,7 +2,7 @@
  *
  *     main.c           flags, signals, exit code
  *     worker.c         opens what is below, runs, closes it in reverse
- *     command.c        the rank's options, and the errors it can find before it connects
+ *     command.c        flags that it refuses before it connects
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
  *     batches.c        the loader, and a warm-up before the clock begins
@@ -53,7 +53,6 @@ typedef struct eni_worker {
     eni_rank rank;
     const eni_config *config;
     const char *plugin_dir; /* strategies and devices */
-    eni_run_spec *spec;     /* of the flags; the rank's options name it */
     eni_dataset *dataset;
     /* Serves it to the other ranks of this host until all have joined; NULL if this rank does not. */
     eni_share *share;
@@ -64,8 +63,6 @@ typedef struct eni_worker {
     struct eni_team *team;   /* parallel/team.h; NULL: one device computes whole batches */
     struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
     eni_straggler straggler;
-    /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
-    float **micro_grads;
     struct eni_statistics *statistics; /* statistics.h; NULL: the network has none */
     eni_on_gpu gpu;
 } eni_worker;
@@ -73,14 +70,9 @@ typedef struct eni_worker {
 /* worker.c: opens, trains and closes a rank. main turns the status into the exit code. */
 en_status eni_worker_run(eni_worker *worker);
 
-/* command.c. tell_rank: sets the rank's options, before anything else. validate: EN_EINVAL, or a status of
- * eni_weights_load; reads --init. begin_folders, at rank 0 once nothing can be refused any more: makes room
- * in --out, and creates all folders that are written to. */
-en_status eni_tell_rank(eni_worker *w);
-en_status eni_validate(eni_worker *w);
-en_status eni_begin_folders(eni_worker *w);
-
-/* command.c: EN_EINVAL, logged, for a flag that needs a GPU if the device is not one. */
+/* command.c: EN_EINVAL, logged: --straggler of a rank that there is not; a flag that needs a GPU if the device is
+ * not one. */
+en_status eni_check_stragglers(const eni_worker *w);
 en_status eni_refuse_without_gpu(const eni_config *config);
 
 /* The trainers; worker.c picks one by the devices. */
@@ -89,7 +81,7 @@ extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu, eni_trainer_stag
 /* gpu/trainer_gpu.c, called by the roof while everything else that the GPU may reach still exists. */
 void eni_gpu_close(eni_worker *worker);
 
-/* train.c: from equal weights on all ranks to the end of the budget. */
+/* train.c: from equal weights on all ranks to the end of the budget, and the result. */
 en_status eni_train(eni_rank *rank);
 
 /* share.c: opens `dataset`, from the rank of this host that has read it or, as the first, for all; errors as
@@ -149,11 +141,7 @@ typedef en_status (*eni_compute_gradient)(eni_worker *w, eni_step_run *run, cons
                                           int64_t micro, float *grad, bool leaves);
 
 /* Its eni_trainer_ops.gradient: one micro-batch of this rank, whose buckets leave while backward runs; or, in
- * a world of one without servers, all micro-batches (w->micro_grads) and their mean. */
+ * a world of one without servers, all micro-batches (exchange.micros) and their mean. */
 en_status eni_gradient(eni_worker *w, eni_step_run *run, eni_compute_gradient compute);
-
-/* A world of one without servers: averages its micro-batches (one, or --accumulate=W) as W ranks would, in
- * rank order, by the same function: w->micro_grads into the arena's gradient. */
-void eni_average_micros(eni_worker *w, const uint64_t *nsamples);
 
 #endif

@@ -10,7 +10,7 @@ measured as bench_train measures.
     torch_train.py --ops=batchnorm:32x32x64 --batch=128 --steps=20      operations alone, as bench_layers --op has them
 
 plain: as the tutorials write it (NCHW, ReLU before pooling). best: channels_last, ReLU after pooling, the same function.
-compiled: best, by torch.compile. resnet18 is for images of 32 x 32 in three colours; resnet18-cifar has a 3 x 3 stem and
+compiled: best, by torch.compile. bf16: best, under autocast. resnet18 is for images of 32 x 32 in three colours; resnet18-cifar has a 3 x 3 stem and
 no first pooling. The data set is decoded into a tensor before the clock starts, kinder than a user's own DataLoader;
 --data=batch has one batch of random numbers in its place. --warmup steps are not timed. One JSON object a style:
 samples/s over all workers, seconds from the start of this program to the end of the first step, the peak memory of a
@@ -111,7 +111,8 @@ def train(rank, a, style, x, y):
             at = 0
         i = perm[at:at + a.batch]
         at += a.batch
-        loss = F.cross_entropy(model(x[i]), y[i])
+        with torch.autocast("cpu", torch.bfloat16, enabled=style == "bf16"):
+            loss = F.cross_entropy(model(x[i]), y[i])
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -176,7 +177,7 @@ if __name__ == "__main__":
     p = argparse.ArgumentParser()
     p.add_argument("--strategy", default="single", choices=["single", "ddp"])
     p.add_argument("--model", default="convnet", choices=["convnet", "resnet18", "resnet18-cifar"])
-    p.add_argument("--style", default="plain", help="plain, best, compiled, or several with commas")
+    p.add_argument("--style", default="plain", help="plain, best, compiled, bf16, or several with commas")
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--batch", type=int, default=64)

@@ -24,6 +24,7 @@ typedef struct eni_child {
     bool is_terminated; /* we killed it: its status means nothing */
     bool has_said_end;  /* it has finished and exits by itself: its exit code counts */
     bool is_lost;       /* it died, and the run with it */
+    int log_fd;         /* what a program prints; -1: it goes through */
     char cause[360];    /* names the plugin hook that ended it; "": none did */
 } eni_child;
 

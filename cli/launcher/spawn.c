@@ -89,11 +89,12 @@ en_status eni_launcher_choose_address(eni_launcher *l)
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
     const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
-    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
-        return eni_fail(EN_EINVAL, "launch",
-                        "%s keeps no state on a server: omit --servers, --server-restarts and "
-                        "--server-timeout",
-                        strategy->name);
+    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0 || c->record_order))
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "%s keeps no state on a server: omit --servers, --server-restarts, --server-timeout and "
+            "--record-order",
+            strategy->name);
     if (c->server_restarts > 0 && c->server_timeout_ns == 0)
         return eni_fail(
             EN_EINVAL, "launch",
@@ -228,9 +229,8 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
     return is_written ? EN_OK : EN_EIO;
 }
 
-/* Runs between fork and exec: only async-signal-safe calls. If the launcher died before prctl, it is no
- * longer the parent. */
-static void become(const char *path, char **argv, pid_t launcher_pid, const eni_config *config)
+/* Between fork and exec. If the launcher died before prctl, it is no longer the parent. */
+static void become_child(pid_t launcher_pid, const eni_config *config)
 {
     const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd,
                            config->data_fd};
@@ -243,21 +243,73 @@ static void become(const char *path, char **argv, pid_t launcher_pid, const eni_
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) fcntl((int)fds[i], F_SETFD, 0);
-    execv(path, argv);
-    _exit(127);
+}
+
+static void set_number(const char *name, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    setenv(name, text, 1);
+}
+
+/* The program of a rank gets its settings, flags without dashes, and its place by the environment. The launcher has one
+ * thread, so its child may call more than what is async-signal-safe. `words`: a worker's argv. */
+static void become_program(const eni_config *config, char **words, int log_fd)
+{
+    size_t bytes = 1;
+    for (char **word = words + 1; *word != NULL; word++)
+        bytes += strlen(*word);
+    char *text = eni_alloc(bytes), **argv = eni_alloc_array((size_t)config->command.count + 1, sizeof *argv);
+    if (text == NULL || argv == NULL) _exit(126);
+    for (char **word = words + 1; *word != NULL; word++)
+        strcat(strcat(text, *word + strlen("--")), "\n");
+    setenv(ENI_ENV_SETTINGS, text, 1);
+    set_number("RANK", config->rank);
+    set_number("WORLD_SIZE", config->world_size);
+    set_number("LOCAL_RANK", config->local_rank);
+    set_number("LOCAL_WORLD_SIZE", config->local_size);
+    if (eni_env("OMP_NUM_THREADS") == NULL)
+        set_number("OMP_NUM_THREADS",
+                   eni_host_info_cores() > config->workers ? eni_host_info_cores() / config->workers : 1);
+    if (log_fd >= 0 && (dup2(log_fd, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)) _exit(126);
+    memcpy(argv, config->command.item, (size_t)config->command.count * sizeof *argv);
+    execvp(argv[0], argv);
+}
+
+/* Takes the output of a program's rank other than 0: OUT/rank-R.log, or memory. */
+static en_status open_log(const eni_launcher *l, int32_t rank, int *fd_out)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank-%d.log", rank);
+    *fd_out = l->out_fd >= 0
+                  ? openat(l->out_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)
+                  : memfd_create(name, MFD_CLOEXEC);
+    if (*fd_out >= 0) return EN_OK;
+    return eni_fail(EN_EIO, "launch", "cannot open %s for the output of rank %d: %s", name, rank,
+                    strerror(errno));
 }
 
 /* `config` is the child's own. */
 static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_program as, eni_config *config)
 {
-    char path[4096];
+    char path[4096] = "";
+    int log_fd = -1;
+    const bool is_program = as == ENI_RANK;
     config->world_size = config->nnodes * config->workers;
     config->result_fd = l->reports.in_fd;
-    EN_TRY(eni_folder_program(eni_program_name(as), path, sizeof path));
+    if (!is_program) EN_TRY(eni_folder_program(eni_program_name(as), path, sizeof path));
+    if (is_program && rank > 0) EN_TRY(open_log(l, rank, &log_fd));
     EN_TRY(pass_token(l, config));
     char **argv = eni_config_argv(config, as, path);
     pid_t own = getpid(), pid = argv == NULL ? -1 : fork();
-    if (pid == 0) become(path, argv, own, config);
+    if (pid == 0) {
+        become_child(own, config);
+        if (is_program)
+            become_program(config, argv, log_fd);
+        else
+            execv(path, argv);
+        _exit(127);
+    }
     if (config->token_fd >= 0) close((int)config->token_fd);
     eni_free(argv);
     if (pid < 0) return eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
@@ -265,7 +317,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     while (c < &l->child[l->nchildren] && (c->is_running || strcmp(c->role, role) != 0))
         c++;
     if (c == &l->child[l->nchildren]) l->nchildren++;
-    *c = (eni_child){0};
+    *c = (eni_child){.log_fd = log_fd};
     snprintf(c->role, sizeof c->role, "%s", role);
     c->rank = rank;
     c->pid = pid;
@@ -327,7 +379,7 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, bool has_ps
     en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
     if (st == EN_OK && l->launch->probe != NULL) st = set_text(&config.probe, l->launch->probe);
     if (st == EN_OK && rank == 0 && l->launch->takes != NULL) st = set_text(&config.takes, l->launch->takes);
-    if (st == EN_OK) st = spawn(l, role, rank, ENI_WORKER, &config);
+    if (st == EN_OK) st = spawn(l, role, rank, config.command.count > 0 ? ENI_RANK : ENI_WORKER, &config);
     eni_config_fini(&config);
     return st;
 }

@@ -20,9 +20,10 @@
 #include "runtime/net/process.h"
 
 enum {
-    GRACE_MS = 1000,  /* from a failure until processes that have not noticed it are killed */
-    STOP_MS = 750,    /* the same, from a signal to us */
-    RESULT_MS = 1500, /* added for rank 0, which writes a result before it ends: a disk may be slow */
+    GRACE_MS = 1000,         /* from a failure until processes that have not noticed it are killed */
+    STOP_MS = 750,           /* the same, from a signal to us */
+    PROGRAM_STOP_MS = 10000, /* a program ends its step first */
+    RESULT_MS = 1500,        /* added for rank 0, which writes a result before it ends: a disk may be slow */
     /* both the launcher and the survivors detect a death: wait for both halves of the line */
     TOGETHER_MS = 300,
     RESIZE_MS = 30000, /* from the first goodbye of a run that continues with other workers: rank 0 saves */
@@ -83,10 +84,16 @@ static bool is_stopped(const eni_child *c)
 
 /* ---- which processes ended ---- */
 
+/* Its process group: a program may have started others. */
+static void signal_child(const eni_child *c, int signal_number)
+{
+    if (kill(-c->pid, signal_number) != 0) kill(c->pid, signal_number); /* it has no group yet */
+}
+
 static void terminate(eni_child *c)
 {
     c->is_terminated = true;
-    kill(c->pid, SIGKILL);
+    signal_child(c, SIGKILL);
 }
 
 static void begin_to_name(eni_launcher *l)
@@ -104,13 +111,20 @@ static bool may_lose(const eni_launcher *l, const eni_child *c)
 static bool has_exited_early(const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
-    if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return false;
+    if (c->is_running || !WIFEXITED(c->status)) return false;
     if (c->cause[0] != '\0') return true;
+    if (c->has_said_end) return false;
     return code != 2 && code != 126 && code != 127; /* those codes: before it could log anything */
 }
 
+/* Its ranks may be processes that our children have started: `sh -c`. */
+static bool is_program(const eni_launcher *l)
+{
+    return l->launch->config->command.count > 0;
+}
+
 /* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
-static void describe_end(const eni_child *c, char *text_out, size_t bytes)
+static void describe_end(const eni_launcher *l, const eni_child *c, char *text_out, size_t bytes)
 {
     const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
     const char *name = sigabbrev_np(number);
@@ -119,9 +133,13 @@ static void describe_end(const eni_child *c, char *text_out, size_t bytes)
     else if (number != 0)
         snprintf(text_out, bytes, "%s (SIG%s)", strsignal(number), name == NULL ? "?" : name);
     else
-        snprintf(text_out, bytes,
-                 "it ended with exit code %d in the middle of the run; does its plugin call exit?",
-                 WEXITSTATUS(c->status));
+        snprintf(
+            text_out, bytes,
+            is_program(l)
+                ? "it ended with exit code %d before the end of the run: does it join it (entrain/rank.h, "
+                  "entrain.Rank), and end it?"
+                : "it ended with exit code %d in the middle of the run; does its plugin call exit?",
+            WEXITSTATUS(c->status));
 }
 
 /* Restarts this child, which was killed, if it is a psd with restarts left; returns whether it did. */
@@ -130,7 +148,7 @@ static bool restart(eni_launcher *l, const eni_child *c)
     char cause[sizeof c->cause];
     if (c->rank != -1 || l->psd.restarts_left == 0 || l->is_ending || l->has_death) return false;
     l->psd.restarts_left--;
-    describe_end(c, cause, sizeof cause);
+    describe_end(l, c, cause, sizeof cause);
     eni_warn("launch", "%s (pid %d) died: %s; starting it again, %lld more are allowed", c->role, (int)c->pid,
              cause, (long long)l->psd.restarts_left);
     return eni_launcher_start_psd(l, 0) == EN_OK;
@@ -145,7 +163,7 @@ static void note_lost(eni_launcher *l, eni_child *c)
 {
     char cause[sizeof c->cause];
     if (may_lose(l, c)) {
-        describe_end(c, cause, sizeof cause);
+        describe_end(l, c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
                  l->course.begun_ns != 0 ? "; the others go on" : "");
         return;
@@ -172,10 +190,14 @@ static void note_end(eni_launcher *l, eni_child *c)
         return;
     }
     if (code == 0 || l->first != EN_OK) return;
-    if (code == 127) eni_error("launch", "%s could not be executed", c->role);
+    if (code == 127)
+        eni_error("launch", "%s could not be executed%s%s", c->role,
+                  is_program(l) ? ": there is no program " : "",
+                  is_program(l) ? l->launch->config->command.item[0] : "");
     if (code > 128) /* a signal that we did not send, or `entrain stop`: its own log says which */
         eni_debug("launch", "%s (pid %d) ended early: exit code %d", c->role, (int)c->pid, code);
-    l->first = code == 2 ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
+    const bool is_wrong_use = code == 2 || (code == 127 && is_program(l));
+    l->first = is_wrong_use ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
 }
 
 static void reap(eni_launcher *l)
@@ -187,6 +209,7 @@ static void reap(eni_launcher *l)
             eni_child *c = &l->child[i];
             if (!c->is_running || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
             c->is_running = false;
+            kill(-c->pid, SIGKILL); /* what it has started ends with it */
             c->has_ended = found = true;
             l->nrunning--;
             if (c->pidfd >= 0) close(c->pidfd);
@@ -246,7 +269,8 @@ static bool take_cost(const eni_launcher *l, const char *line)
 static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
 {
     for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].pid == death->pid && l->child[i].rank == death->rank) return &l->child[i];
+        if (l->child[i].rank == death->rank && (l->child[i].pid == death->pid || is_program(l)))
+            return &l->child[i];
     return NULL;
 }
 
@@ -341,11 +365,11 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
     if (!dead->is_running && !dead->is_terminated && WIFSIGNALED(dead->status)) {
         const bool is_oom =
             WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_launcher_oom_kills() > l->oom_kills;
-        describe_end(dead, death->cause, sizeof death->cause - sizeof oom);
+        describe_end(l, dead, death->cause, sizeof death->cause - sizeof oom);
         if (is_oom) strcat(death->cause, oom);
         death->is_stopped = false;
     } else if (!dead->is_terminated && has_exited_early(dead)) {
-        describe_end(dead, death->cause, sizeof death->cause);
+        describe_end(l, dead, death->cause, sizeof death->cause);
     } else if (dead->is_running && is_stopped(dead)) {
         if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");
         death->is_stopped = true;
@@ -388,7 +412,7 @@ static void maybe_name(eni_launcher *l)
 static void signal_all(const eni_launcher *l, int signal_number)
 {
     for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
+        if (l->child[i].is_running) signal_child(&l->child[i], signal_number);
 }
 
 /* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
@@ -398,7 +422,7 @@ static void handle_signal(eni_launcher *l)
     l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
     signal_all(l, SIGTERM);
-    l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
+    l->kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
 }
 
 /* Wrong use is found before anything has begun: no process needs time to finish. */
@@ -496,6 +520,23 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
     poll(fds, n, next == INT64_MAX ? cap : eni_ms_left(next, cap));
 }
 
+/* The end of what a program's rank has printed, if it has failed: by itself rather than because of another. */
+static void show_last_words(const eni_launcher *l)
+{
+    const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
+    char text[4096];
+    for (int i = 0; dead == NULL && i < l->nchildren; i++)
+        if (WIFEXITED(l->child[i].status) && WEXITSTATUS(l->child[i].status) != 0) dead = &l->child[i];
+    if (dead == NULL || dead->log_fd < 0) return;
+    const off_t bytes = lseek(dead->log_fd, 0, SEEK_END), from = bytes - (off_t)sizeof text;
+    const ssize_t n = pread(dead->log_fd, text, sizeof text, from > 0 ? from : 0);
+    const char *begin = text, *cut = from > 0 ? memchr(text, '\n', sizeof text) : NULL;
+    if (n <= 0) return;
+    if (cut != NULL) begin = cut + 1;
+    fprintf(stderr, "The last that %s printed:\n", dead->role);
+    fwrite(begin, 1, (size_t)(text + n - begin), stderr);
+}
+
 void eni_launcher_watch(eni_launcher *l, int tstp_fd)
 {
     const int wish_fd = eni_signals_wishes();
@@ -518,4 +559,7 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     maybe_name(l);
     count_lost(l);
     eni_relay_open(&l->relay, "", l->is_interrupted);
+    if (!l->is_interrupted) show_last_words(l);
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].log_fd >= 0) close(l->child[i].log_fd);
 }

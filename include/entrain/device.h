@@ -96,8 +96,11 @@ typedef struct en_device_config {
 } en_device_config;
 
 enum {
-    EN_OPEN_TF32 = 1,         /* float32 products may round their factors to 10 bits if that is faster */
-    EN_OPEN_DETERMINISTIC = 2 /* the same bits in every run; host devices always do */
+    EN_OPEN_TF32 = 1,          /* float32 products may round their factors to 10 bits if that is faster */
+    EN_OPEN_DETERMINISTIC = 2, /* the same bits in every run; host devices always do */
+    /* Host devices: float32 products round their factors to bf16, and sum in 32 bits. open returns EN_EUNSUPPORTED,
+     * logged with what is missing, where that is not possible. A GPU has a type of activations for it: op.h. */
+    EN_OPEN_BF16 = 4
 };
 
 /* Device addresses are host addresses: any memory of the process may be passed. */

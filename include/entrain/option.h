@@ -17,7 +17,8 @@ typedef struct en_option {
     uint32_t type;
     const char *key, *help;
     double value, min, max; /* default and range; infinity is written inf */
-    const char *text;       /* default of a text option */
+    const char
+        *text; /* default of a text option; of a number: one by the number of workers, "2W" or "0.9/W" */
 } en_option;
 
 #ifdef __cplusplus

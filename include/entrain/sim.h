@@ -8,8 +8,8 @@
  *     en_sim_close(sim);
  *
  * Strategy, means, optimizer and parameter server are the same code as on real workers. Only time is simulated:
- * compute and straggler determine the time of a gradient, net that of a message. So a run is a function of
- * its problem and settings: the same weights and the same log, on every machine.
+ * compute and straggler determine the time of a gradient, net that of a message, server-time that of a server's
+ * work on it. So a run is a function of its problem and settings: the same weights and the same log, on every machine.
  * docs/virtual-time.md explains it by examples; `entrain sim --help=all` lists the settings.
  *
  * Threads: a run belongs to one thread, which also makes the callbacks; several runs may go on in several

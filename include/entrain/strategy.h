@@ -94,7 +94,11 @@ enum { EN_EVAL_PARAM = 0, EN_EVAL_STORE = 1, EN_EVAL_MEAN = 2, EN_EVAL_VEC = 3 }
 enum {
     EN_REPLY_WEIGHTS = 0, /* the partition's current weights */
     EN_REPLY_DATA = 1,    /* msg->data as the hooks left it */
-    EN_HOLD = 2           /* no answer yet: asked again after the next push, member or timer event */
+    EN_HOLD = 2,          /* no answer yet: asked again after the next push, member or timer event */
+    /* The same, but of the pushes only those count that change the partition's version, or its min_clock: a host with
+     * thousands of held calls asks each of them once a round. */
+    EN_HOLD_VERSION = 3,
+    EN_HOLD_CLOCK = 4
 };
 
 typedef struct en_world {
@@ -180,7 +184,10 @@ struct en_host {
      * must make the same calls in the same order. A vector that another group still uses is refused. If grad is a group's
      * mean, EN_GRAD over the leaders is weighted by the samples of each group. */
     en_req (*coll)(en_host *, int op, int group, int what, const en_bucket *, en_vec inout);
-    /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. EN_WORLD only so far. */
+    /* Sends `out` to rank `to` and receives `in`, another vector, from rank `from`; EN_WORLD only so far. The rank itself
+     * as `to`: nothing is sent; as `from`: `in` is a copy of `out`. Other ranks need not call it, so any ranks may meet.
+     * Two partners exchange the same buckets in the same order, at the same place among their collectives of the world.
+     * Done when both vectors have arrived; a partner that never comes ends the run. */
     en_req (*sendrecv)(en_host *, int group, int what, const en_bucket *, int to, en_vec out, int from,
                        en_vec in);
     /* One round trip with a store: sends `out` (0: no payload, a pure pull), receives into `in`. `kind`, 1 .. 255, is the
@@ -206,6 +213,7 @@ typedef struct en_partition {
     uint64_t version;   /* optimizer steps or touches so far */
     uint64_t min_clock; /* the lowest clock of those clients; UINT64_MAX: no clients left */
     float *w;           /* (count) the weights; a hook that writes here calls touch() */
+    uint32_t nranks;    /* of the run, whether active or not */
 } en_partition;
 
 typedef struct en_msg {

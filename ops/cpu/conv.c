@@ -1,6 +1,6 @@
 /* conv.c - convolution: oneDNN's three passes, with weights copied to and from the order that oneDNN picked.
  * Backward passes that oneDNN would waste much on run in columns.c, most 3 x 3 in winograd.c, and 1 x 1 with
- * a stride in columns.c. */
+ * a stride in columns.c. In bf16 all but the last of these run here, on factors that are rounded first. */
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
@@ -20,27 +20,38 @@ static en_status run_pass(const en_plan *plan, const en_args *args, int which, c
 
 static en_status conv_forward(en_plan *plan, const en_args *args)
 {
-    EN_TRY(run_pass(plan, args, ENI_FORWARD, args->x, args->w, args->y, args->workspace, args->b));
+    void *area = args->workspace;
+    const void *x = eni_cpu_factor_in(plan, args->x, en_extent_count(plan->op.x), &area);
+    EN_TRY(run_pass(plan, args, ENI_FORWARD, x, args->w, args->y, area, args->b));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
 
 static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
+    void *area = args->workspace;
     eni_cpu_relu_mask(plan, args);
     if (plan->has_columns) return eni_cpu_columns_backward_weights(plan, args);
-    return run_pass(plan, args, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
+    const void *x = eni_cpu_factor_in(plan, args->x, en_extent_count(plan->op.x), &area);
+    const void *dy = eni_cpu_factor_in(plan, args->dy, en_extent_count(plan->y), &area);
+    return run_pass(plan, args, ENI_BACKWARD_WEIGHTS, x, args->dw, dy, area, args->db);
 }
 
 static en_status conv_backward_data(en_plan *plan, const en_args *args)
 {
+    void *area = args->workspace;
     if (plan->has_columns) return eni_cpu_columns_backward_data(plan, args);
-    return run_pass(plan, args, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
+    const void *dy = eni_cpu_factor_in(plan, args->dy, en_extent_count(plan->y), &area);
+    return run_pass(plan, args, ENI_BACKWARD_DATA, args->dx, args->w, dy, area, NULL);
 }
 
 static en_status conv_prepare(en_plan *plan)
 {
-    plan->has_columns = eni_cpu_columns_backward_fit(&plan->op);
+    const uint64_t x = eni_cpu_factor_bytes(plan, en_extent_count(plan->op.x)),
+                   dy = eni_cpu_factor_bytes(plan, en_extent_count(plan->y));
+    const uint64_t factors[ENI_PASSES] = {
+        [ENI_FORWARD] = x, [ENI_BACKWARD_WEIGHTS] = x + dy, [ENI_BACKWARD_DATA] = dy};
+    plan->has_columns = !plan->ctx->dnnl.is_bf16 && eni_cpu_columns_backward_fit(&plan->op);
     for (int which = 0; which < eni_cpu_passes(plan); which++) {
         eni_dnnl_conv *pass = &plan->pass[which];
         if (plan->has_columns && which != ENI_FORWARD) {
@@ -49,7 +60,8 @@ static en_status conv_prepare(en_plan *plan)
         }
         EN_TRY(eni_dnnl_conv_init(&plan->ctx->dnnl, &plan->op, which, pass));
         if (pass->picked) eni_cpu_canary_set(pass->picked, pass->picked_bytes);
-        eni_cpu_describe_pass(plan, which, "", pass->run.name, eni_cpu_workspace(&pass->run));
+        eni_cpu_describe_pass(plan, which, "", pass->run.name,
+                              factors[which] + eni_cpu_workspace(&pass->run));
     }
     return EN_OK;
 }

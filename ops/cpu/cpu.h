@@ -15,6 +15,7 @@
 typedef struct eni_dnnl {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    bool is_bf16; /* the factors of layers created here are bf16, their results float32 */
 } eni_dnnl;
 
 enum { ENI_FORWARD, ENI_BACKWARD_WEIGHTS, ENI_BACKWARD_DATA, ENI_PASSES };
@@ -48,7 +49,8 @@ typedef struct eni_product_shape {
 /* EN_OK, or logs the failure of `what` ("a convolution"). */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 
-en_status eni_dnnl_open(eni_dnnl *dnnl_out);
+/* EN_EUNSUPPORTED, logged with the instructions that are missing: this CPU has no bf16. */
+en_status eni_dnnl_open(bool is_bf16, eni_dnnl *dnnl_out);
 void eni_dnnl_close(eni_dnnl *dnnl);
 
 /* Creates pass `which` of a checked conv2d op, or a product for that pass, in zeroed memory. The calling
@@ -129,6 +131,16 @@ uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive);
  * scratch, bias (both without the last if it has no bias); for a reorder: from, to. */
 en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_primitive *primitive,
                       const void *const *at);
+
+/* ---- bf16 (bf16.c): tensors stay float32, and the factors of a product are rounded in front of it ---- */
+
+/* to = x in bf16, to nearest, of equally near ones the even one; NaN stays NaN. */
+void eni_cpu_round(uint16_t *restrict to, const float *restrict x, int64_t count);
+
+/* A factor of `count` floats as the plan's primitives take it: x itself; with bf16 a rounded copy, at the
+ * start of *area, which moves behind it. Bytes of that copy: 0 without bf16. */
+const void *eni_cpu_factor_in(const en_plan *plan, const void *x, int64_t count, void **area);
+uint64_t eni_cpu_factor_bytes(const en_plan *plan, int64_t count);
 
 /* Products of matrices whose bits do not depend on the number of threads, because each runs on the thread
  * that calls it. Between begin and end any thread of the device may call multiply; end returns their first

@@ -23,15 +23,15 @@ static en_status cpu_open(const en_device_config *config, en_ctx **ctx_out)
     omp_set_dynamic(0);
     omp_set_num_threads(ctx->threads);
     en_status st = eni_threads_need(ctx->threads - 1, "the device cpu");
-    if (st == EN_OK) st = eni_dnnl_open(&ctx->dnnl);
+    if (st == EN_OK) st = eni_dnnl_open((config->flags & EN_OPEN_BF16) != 0, &ctx->dnnl);
     if (st != EN_OK) {
         eni_free(ctx);
         return st;
     }
     const dnnl_version_t *version = dnnl_version();
-    snprintf(ctx->description, sizeof ctx->description, "oneDNN %d.%d.%d, %s, OpenMP, %d thread%s",
+    snprintf(ctx->description, sizeof ctx->description, "oneDNN %d.%d.%d, %s, OpenMP, %d thread%s%s",
              version->major, version->minor, version->patch, dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()),
-             ctx->threads, ctx->threads == 1 ? "" : "s");
+             ctx->threads, ctx->threads == 1 ? "" : "s", ctx->dnnl.is_bf16 ? ", bf16" : "");
     *ctx_out = ctx;
     return EN_OK;
 }
@@ -101,14 +101,14 @@ static const eni_cpu_kernel images = {.forward = images_forward, .backward_data 
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-static const eni_cpu_kernel *find_kernel(const en_op *op)
+static const eni_cpu_kernel *find_kernel(const en_op *op, bool is_bf16)
 {
     switch (op->kind) {
     case EN_OP_CONV2D:
         if (eni_cpu_one_window_fit(op)) /* weights of 1 x 1 are laid out as a linear layer's */
             return op->kernel_h * op->kernel_w == 1 ? &eni_cpu_linear : &eni_cpu_one_window;
-        if (eni_cpu_columns_fit(op)) return &eni_cpu_columns;
-        return eni_cpu_winograd_fit(op) ? &eni_cpu_winograd : &eni_cpu_conv;
+        if (eni_cpu_columns_fit(op)) return is_bf16 ? &eni_cpu_linear : &eni_cpu_columns;
+        return eni_cpu_winograd_fit(op) && !is_bf16 ? &eni_cpu_winograd : &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
     case EN_OP_BATCHNORM: return &eni_cpu_batchnorm;
     case EN_OP_RELU:
@@ -166,7 +166,7 @@ static en_status cpu_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
     plan->op = *op;
     plan->y = eni_ref_output(op);
     plan->ctx = ctx;
-    plan->kernel = find_kernel(op);
+    plan->kernel = find_kernel(op, ctx->dnnl.is_bf16);
     eni_ref_describe(op, &plan->info);
     if (plan->kernel) plan->info.saved_bytes = plan->info.workspace_bytes = 0; /* it has its own */
     omp_set_num_threads(ctx->threads); /* per calling thread, and frozen into what is created now */

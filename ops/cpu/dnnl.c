@@ -47,10 +47,21 @@ static en_status write_kernels(void)
     return EN_OK;
 }
 
-en_status eni_dnnl_open(eni_dnnl *dnnl_out)
+static en_status check_bf16(void)
 {
-    eni_dnnl dnnl = {0};
+    const unsigned has = dnnl_get_effective_cpu_isa(), needs = dnnl_cpu_isa_avx512_core_bf16;
+    if ((has & needs) == needs) return EN_OK;
+    return eni_fail(EN_EUNSUPPORTED, "cpu",
+                    "bf16 needs the instructions avx512_bf16, but this CPU lacks them, or DNNL_MAX_CPU_ISA "
+                    "turns them off (oneDNN uses %s); omit --precision=bf16, or give --device=cuda",
+                    dnnl_cpu_isa2str((dnnl_cpu_isa_t)has));
+}
+
+en_status eni_dnnl_open(bool is_bf16, eni_dnnl *dnnl_out)
+{
+    eni_dnnl dnnl = {.is_bf16 = is_bf16};
     en_status st;
+    if (is_bf16) EN_TRY(check_bf16());
     EN_TRY(write_kernels());
     EN_TRY_GOTO(eni_dnnl_check(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0), "startup"), close_dnnl);
     EN_TRY_GOTO(
@@ -71,9 +82,16 @@ void eni_dnnl_close(eni_dnnl *dnnl)
 }
 
 /* A description of a tensor; forget destroys it. */
-static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
+static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_data_type_t type,
+                          dnnl_format_tag_t order)
 {
-    return eni_dnnl_check(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order), "a layer");
+    return eni_dnnl_check(dnnl_memory_desc_create_with_tag(desc, rank, dims, type, order), "a layer");
+}
+
+/* The type of a factor; what a pass writes is float32. */
+static dnnl_data_type_t factor_type(const eni_dnnl *dnnl, bool is_written)
+{
+    return dnnl->is_bf16 && !is_written ? dnnl_bf16 : dnnl_f32;
 }
 
 /* Scratch memory comes from us (workspace), not from inside the library. */
@@ -165,17 +183,18 @@ static en_status fill_layer(const eni_dnnl *dnnl, const layer_tensors *l, int wh
 
 /* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
  * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. After a failure, forget cleans up. */
-static en_status describe_conv(const en_op *op, layer_tensors *l)
+static en_status describe_conv(const eni_dnnl *dnnl, const en_op *op, int which, layer_tensors *l)
 {
     const en_extent y = eni_ref_output(op);
     const dnnl_dims_t source = {op->x.n, op->x.c, op->x.h, op->x.w}, target = {y.n, y.c, y.h, y.w};
     const dnnl_dims_t weights = {y.c, op->x.c, op->kernel_h, op->kernel_w}, bias = {y.c};
     *l = (layer_tensors){.stride = {op->stride_h, op->stride_w}, .pad = {op->pad_h, op->pad_w}};
-    EN_TRY(by_order(&l->source, 4, source, dnnl_nhwc));
-    EN_TRY(by_order(&l->target, 4, target, dnnl_nhwc));
-    EN_TRY(by_order(&l->weights, 4, weights, dnnl_oihw));
-    EN_TRY(by_order(&l->free_weights, 4, weights, dnnl_format_tag_any));
-    return op->flags & EN_OP_BIAS ? by_order(&l->bias, 1, bias, dnnl_a) : EN_OK;
+    EN_TRY(by_order(&l->source, 4, source, factor_type(dnnl, which == ENI_BACKWARD_DATA), dnnl_nhwc));
+    EN_TRY(by_order(&l->target, 4, target, factor_type(dnnl, which == ENI_FORWARD), dnnl_nhwc));
+    EN_TRY(by_order(&l->weights, 4, weights, dnnl_f32, dnnl_oihw));
+    EN_TRY(by_order(&l->free_weights, 4, weights, factor_type(dnnl, which == ENI_BACKWARD_WEIGHTS),
+                    dnnl_format_tag_any));
+    return op->flags & EN_OP_BIAS ? by_order(&l->bias, 1, bias, dnnl_f32, dnnl_a) : EN_OK;
 }
 
 /* `hint` is the forward pass's description for the backward ones; else NULL. */
@@ -201,14 +220,24 @@ static en_status primitive_desc(const eni_dnnl *dnnl, const layer_tensors *l, in
     return eni_dnnl_check(status, "a convolution");
 }
 
-static en_status pass_desc(const eni_dnnl *dnnl, const layer_tensors *l, int which,
+static en_status forward_desc(const eni_dnnl *dnnl, const en_op *op, const_dnnl_primitive_attr_t attr,
+                              dnnl_primitive_desc_t *pd_out)
+{
+    layer_tensors l;
+    en_status st = describe_conv(dnnl, op, ENI_FORWARD, &l);
+    if (st == EN_OK) st = primitive_desc(dnnl, &l, ENI_FORWARD, attr, NULL, pd_out);
+    forget(&l);
+    return st;
+}
+
+static en_status pass_desc(const eni_dnnl *dnnl, const en_op *op, const layer_tensors *l, int which,
                            dnnl_primitive_desc_t *pd_out)
 {
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t hint = NULL;
     en_status st = EN_OK;
     EN_TRY(make_attr(&attr));
-    if (which != ENI_FORWARD) st = primitive_desc(dnnl, l, ENI_FORWARD, attr, NULL, &hint);
+    if (which != ENI_FORWARD) st = forward_desc(dnnl, op, attr, &hint);
     if (st == EN_OK) st = primitive_desc(dnnl, l, which, attr, hint, pd_out);
     if (hint != NULL) dnnl_primitive_desc_destroy(hint);
     dnnl_primitive_attr_destroy(attr);
@@ -258,8 +287,8 @@ en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, e
     dnnl_primitive_desc_t pd;
     layer_tensors l;
     pass->run.which = pass->reorder.which = which;
-    en_status st = describe_conv(op, &l);
-    if (st == EN_OK) st = pass_desc(dnnl, &l, which, &pd);
+    en_status st = describe_conv(dnnl, op, which, &l);
+    if (st == EN_OK) st = pass_desc(dnnl, op, &l, which, &pd);
     if (st == EN_OK) {
         st = fill_pass(dnnl, &l, which, pd, pass);
         dnnl_primitive_desc_destroy(pd);
@@ -279,14 +308,15 @@ void eni_dnnl_conv_fini(eni_dnnl_conv *pass)
 /* ---- products ---- */
 
 /* After a failure, forget cleans up. */
-static en_status describe_product(const eni_product_shape *shape, layer_tensors *l)
+static en_status describe_product(const eni_dnnl *dnnl, const eni_product_shape *shape, layer_tensors *l)
 {
     const dnnl_dims_t a = {shape->m, shape->k}, b = {shape->k, shape->n}, c = {shape->m, shape->n};
     const dnnl_dims_t bias = {1, shape->n};
-    EN_TRY(by_order(&l->source, 2, a, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&l->weights, 2, b, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&l->target, 2, c, dnnl_ab));
-    return shape->has_bias ? by_order(&l->bias, 2, bias, dnnl_ab) : EN_OK;
+    const dnnl_data_type_t type = factor_type(dnnl, false);
+    EN_TRY(by_order(&l->source, 2, a, type, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->weights, 2, b, type, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->target, 2, c, dnnl_f32, dnnl_ab));
+    return shape->has_bias ? by_order(&l->bias, 2, bias, dnnl_f32, dnnl_ab) : EN_OK;
 }
 
 static en_status fill_product(const eni_dnnl *dnnl, const layer_tensors *l, eni_dnnl_primitive *product)
@@ -309,7 +339,7 @@ en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *s
 {
     layer_tensors l = {0};
     product->which = which;
-    en_status st = describe_product(shape, &l);
+    en_status st = describe_product(dnnl, shape, &l);
     if (st == EN_OK) st = fill_product(dnnl, &l, product);
     forget(&l);
     return st;

@@ -1,7 +1,8 @@
 /* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order. A convolution
  * with one window that covers the whole image is such a layer, too: an image is a row of x, and only the
  * weights that meet a pixel are used. The last blocks of a residual network are of this kind if images are
- * small: 3 x 3 on 1 x 1, where one weight in nine counts. */
+ * small: 3 x 3 on 1 x 1, where one weight in nine counts. In bf16 1 x 1 with a stride is one, too: the pixels
+ * that it meets are the rows of x (float32 has columns.c). */
 #include <string.h>
 
 #include "core/memory.h"
@@ -11,7 +12,27 @@
 /* Inputs of one output. */
 static int64_t inputs(const en_op *op)
 {
-    return op->x.h * op->x.w * op->x.c;
+    return eni_cpu_columns_fit(op) ? op->x.c : op->x.h * op->x.w * op->x.c;
+}
+
+static bool has_stride(const en_plan *plan)
+{
+    return plan->ctx->dnnl.is_bf16 && eni_cpu_columns_fit(&plan->op);
+}
+
+static int64_t rows(const en_plan *plan)
+{
+    return plan->y.n * plan->y.h * plan->y.w;
+}
+
+/* The bytes of the factors of a pass, rounded; of a convolution with a stride also the rows of dx. */
+static uint64_t factors_bytes(const en_plan *plan, int which)
+{
+    const uint64_t x = eni_cpu_factor_bytes(plan, rows(plan) * inputs(&plan->op)),
+                   w = eni_cpu_factor_bytes(plan, plan->op.channels * inputs(&plan->op)),
+                   dy = eni_cpu_factor_bytes(plan, rows(plan) * plan->op.channels);
+    if (which == ENI_BACKWARD_DATA) return dy + w + (has_stride(plan) ? 2 * x : 0);
+    return which == ENI_FORWARD ? x + w : dy + x;
 }
 
 /* A transposed factor is the same memory read the other way round. oneDNN's inner product would need weights
@@ -19,7 +40,7 @@ static int64_t inputs(const en_op *op)
  * call. */
 static en_status linear_prepare(en_plan *plan)
 {
-    const int64_t n = plan->op.x.n, in = inputs(&plan->op), out = plan->op.channels;
+    const int64_t n = rows(plan), in = inputs(&plan->op), out = plan->op.channels;
     const bool has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
     const eni_product_shape shapes[ENI_PASSES] = {
         [ENI_FORWARD] = {.m = n, .n = out, .k = in, .is_b_transposed = true, .has_bias = has_bias},
@@ -28,14 +49,69 @@ static en_status linear_prepare(en_plan *plan)
     for (int which = 0; which < eni_cpu_passes(plan); which++) {
         eni_dnnl_primitive *product = &plan->product[which];
         EN_TRY(eni_dnnl_product_init(&plan->ctx->dnnl, &shapes[which], which, product));
-        eni_cpu_describe_pass(plan, which, "", product->name, eni_cpu_workspace(product));
+        eni_cpu_describe_pass(plan, which, "", product->name,
+                              factors_bytes(plan, which) + eni_cpu_workspace(product));
     }
     return EN_OK;
 }
 
+/* ---- the rows of x, which are x itself but for a stride ---- */
+
+/* The pixel of x that row `row` of y meets; -1 in the padding. */
+static int64_t pixel_of(const en_plan *plan, int64_t row)
+{
+    const en_op *op = &plan->op;
+    const en_extent x = op->x, y = plan->y;
+    const int64_t h = row / y.w % y.h * op->stride_h - op->pad_h, w = row % y.w * op->stride_w - op->pad_w;
+    const bool is_inside = h >= 0 && h < x.h && w >= 0 && w < x.w;
+    return is_inside ? (row / (y.h * y.w) * x.h + h) * x.w + w : -1;
+}
+
+/* Rows [from, to) of the rounded x, to y. */
+static void gather_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t c = plan->op.x.c;
+    for (int64_t row = from; row < to; row++) {
+        const int64_t pixel = pixel_of(plan, row);
+        uint16_t *at = (uint16_t *)args->y + row * c;
+        if (pixel < 0)
+            memset(at, 0, (size_t)c * sizeof *at);
+        else
+            eni_cpu_round(at, (const float *)args->x + pixel * c, c);
+    }
+}
+
+/* The pixels of images [from, to) of dx, from the rows in y; no two rows meet the same one. */
+static void scatter_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t c = plan->op.x.c, image = plan->op.x.h * plan->op.x.w * c, each = plan->y.h * plan->y.w;
+    memset((float *)args->dx + from * image, 0, (size_t)((to - from) * image) * sizeof(float));
+    for (int64_t row = from * each; row < to * each; row++) {
+        const int64_t pixel = pixel_of(plan, row);
+        if (pixel < 0) continue;
+        memcpy((float *)args->dx + pixel * c, (const float *)args->y + row * c, (size_t)c * sizeof(float));
+    }
+}
+
+/* As eni_cpu_factor_in. */
+static const void *rows_in(const en_plan *plan, const en_args *args, void **area)
+{
+    const int64_t count = rows(plan) * inputs(&plan->op);
+    const en_args to = {.x = args->x, .y = *area};
+    if (!has_stride(plan)) return eni_cpu_factor_in(plan, args->x, count, area);
+    eni_cpu_split(plan, &to, rows(plan), 1, gather_part);
+    *area = (char *)*area + eni_cpu_factor_bytes(plan, count);
+    return to.y;
+}
+
+/* ---- the passes ---- */
+
 static en_status linear_forward(en_plan *plan, const en_args *args)
 {
-    const void *const at[] = {args->x, args->w, args->y, args->workspace, args->b};
+    void *area = args->workspace;
+    const void *x = rows_in(plan, args, &area);
+    const void *w = eni_cpu_factor_in(plan, args->w, plan->op.channels * inputs(&plan->op), &area);
+    const void *const at[] = {x, w, args->y, area, args->b};
     EN_TRY(eni_cpu_run(plan, args, &plan->product[ENI_FORWARD], at));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
@@ -46,22 +122,33 @@ static void bias_part(const en_plan *plan, const en_args *args, int64_t from, in
 {
     float *db = (float *)args->db + from;
     memset(db, 0, (size_t)(to - from) * sizeof *db);
-    for (int64_t n = 0; n < plan->y.n; n++)
+    for (int64_t n = 0; n < rows(plan); n++)
         eni_cpu_add(db, (const float *)args->dy + n * plan->y.c + from, to - from);
 }
 
 static en_status linear_backward_weights(en_plan *plan, const en_args *args)
 {
-    const void *const at[] = {args->dy, args->x, args->dw, args->workspace};
+    void *area = args->workspace;
     eni_cpu_relu_mask(plan, args);
     if (plan->op.flags & EN_OP_BIAS) eni_cpu_split(plan, args, plan->y.c, 1024, bias_part);
+    const void *dy = eni_cpu_factor_in(plan, args->dy, rows(plan) * plan->y.c, &area);
+    const void *x = rows_in(plan, args, &area);
+    const void *const at[] = {dy, x, args->dw, area};
     return eni_cpu_run(plan, args, &plan->product[ENI_BACKWARD_WEIGHTS], at);
 }
 
 static en_status linear_backward_data(en_plan *plan, const en_args *args)
 {
-    const void *const at[] = {args->dy, args->w, args->dx, args->workspace};
-    return eni_cpu_run(plan, args, &plan->product[ENI_BACKWARD_DATA], at);
+    const int64_t in = inputs(&plan->op);
+    void *area = args->workspace;
+    const void *dy = eni_cpu_factor_in(plan, args->dy, rows(plan) * plan->y.c, &area);
+    const void *w = eni_cpu_factor_in(plan, args->w, plan->op.channels * in, &area);
+    const en_args scatter = {.dx = args->dx, .y = area};
+    if (has_stride(plan)) area = (char *)area + 2 * eni_cpu_factor_bytes(plan, rows(plan) * in);
+    const void *const at[] = {dy, w, has_stride(plan) ? scatter.y : args->dx, area};
+    EN_TRY(eni_cpu_run(plan, args, &plan->product[ENI_BACKWARD_DATA], at));
+    if (has_stride(plan)) eni_cpu_split(plan, &scatter, plan->y.n, 1, scatter_part);
+    return EN_OK;
 }
 
 const eni_cpu_kernel eni_cpu_linear = {

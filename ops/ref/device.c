@@ -1,4 +1,5 @@
 /* device.c - the table of the reference device. */
+#include "core/log.h"
 #include "core/memory.h"
 #include "ops/device.h"
 #include "ops/ref/ref.h"
@@ -16,7 +17,10 @@ struct en_plan {
 static en_status ref_open(const en_device_config *config, en_ctx **ctx_out)
 {
     static en_ctx one;
-    (void)config;
+    if (config->flags & EN_OPEN_BF16)
+        return eni_fail(EN_EUNSUPPORTED, "ref",
+                        "the device ref has no bf16, since it computes in double precision; omit "
+                        "--precision=bf16, or give --device=cpu or cuda");
     *ctx_out = &one;
     return EN_OK;
 }

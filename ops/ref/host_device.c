@@ -42,9 +42,10 @@ en_status eni_ref_check(const en_op *op, const char *device)
 {
     EN_TRY(eni_ref_check_size(op, device));
     if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16)
-        return eni_fail(EN_EUNSUPPORTED, device,
-                        "the device %s computes in float32 only; bf16 and fp16 need a GPU: --device=cuda",
-                        device);
+        return eni_fail(
+            EN_EUNSUPPORTED, device,
+            "the device %s has float32 tensors only; bf16 and fp16 tensors need a GPU: --device=cuda",
+            device);
     if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32)
         return eni_fail(EN_EUNSUPPORTED, device,
                         "no operation of kind %u on type %u; expected float32 and kinds 1 to %d", op->kind,

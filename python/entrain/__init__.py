@@ -17,7 +17,7 @@ import threading
 
 import numpy as np
 
-__all__ = ["Simulation", "simulate"]
+__all__ = ["Rank", "RunError", "Simulation", "simulate"]
 
 
 class _Problem(ctypes.Structure):
@@ -224,3 +224,6 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
         return Simulation(_library.en_sim_result_of(sim).contents, count, curve)
     finally:
         _library.en_sim_close(sim)
+
+
+from entrain.rank import Rank, RunError  # noqa: E402  which uses the above

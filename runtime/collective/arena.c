@@ -124,6 +124,39 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena
     return EN_OK;
 }
 
+en_status eni_arenas_open(uint64_t count, uint32_t nslots, int32_t n, eni_arena *arenas_out)
+{
+    shape layout;
+    uint64_t bytes;
+    EN_TRY(shape_make(count, nslots, &layout, &bytes));
+    const bool is_large = layout.stride % HUGE_PAGE == 0;
+    const uint64_t stride = is_large ? layout.stride : eni_round_up(count * sizeof(float), ENI_LINE);
+    uint8_t *base = NULL;
+    if (!__builtin_mul_overflow(stride * nslots, (uint64_t)n, &bytes)) base = map_aligned(-1, bytes);
+    if (base == NULL)
+        return eni_fail(
+            EN_ENOMEM, "arena",
+            "cannot map the vectors of %d ranks, %u of %llu elements each: %s; simulate fewer ranks, use "
+            "a smaller model or raise ulimit -v",
+            n, nslots, (unsigned long long)count, strerror(errno));
+    /* A huge page would be the memory of many ranks, most of it for vectors that no strategy asks for. */
+    madvise(base, bytes, is_large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    for (int32_t i = 0; i < n; i++)
+        arenas_out[i] = (eni_arena){.base = base + stride * nslots * (uint64_t)i,
+                                    .bytes = stride * nslots,
+                                    .stride = stride,
+                                    .count = count,
+                                    .nslots = nslots,
+                                    .fd = -1,
+                                    .is_private = true};
+    return EN_OK;
+}
+
+void eni_arenas_close(eni_arena *arenas, int32_t n)
+{
+    if (n > 0 && arenas[0].base != NULL) munmap(arenas[0].base, arenas[0].bytes * (uint64_t)n);
+}
+
 bool eni_arena_is_sealed(int fd, uint64_t *bytes_out)
 {
     struct statfs where;

@@ -34,7 +34,7 @@ enum {
     ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
     ENI_ARENA_AREAS = 4
 };
-#define ENI_AREA_BYTES 32768u
+#define ENI_AREA_BYTES 36864u
 
 typedef struct eni_arena { /* private to arena.c, except for the inline functions below */
     uint8_t *base;
@@ -49,6 +49,13 @@ typedef struct eni_arena { /* private to arena.c, except for the inline function
 /* A new arena of `nslots` slots of `count` elements each, everything zero. `shared`: a memfd, else private
  * memory. EN_EINVAL for sizes that overflow, EN_ENOMEM when the machine refuses; both logged. */
 en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena **arena_out);
+
+/* `n` private arenas side by side in one mapping, without areas, and with slots that begin on a line, not on a page: the
+ * ranks of the virtual host. Fills arenas_out (n), which eni_arenas_close closes. EN_EINVAL, EN_ENOMEM as above. */
+en_status eni_arenas_open(uint64_t count, uint32_t nslots, int32_t n, eni_arena *arenas_out);
+
+/* Safe on zeroed memory. */
+void eni_arenas_close(eni_arena *arenas, int32_t n);
 
 /* Maps the arena behind `fd`, which came from another process and is not trusted: it must be a sealed memfd
  * whose header says `count` elements and at least 1 slot, and whose size agrees. Borrows fd (the caller may

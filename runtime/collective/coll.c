@@ -29,8 +29,7 @@ static void alone_run(eni_coll *coll, const eni_coll_op *op)
         eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
         eni_group_note_samples(coll, coll->nsubmitted, weight);
     }
-    if (op->op == ENI_COLL_SENDRECV && op->slot_in != op->slot)
-        memcpy(eni_arena_at(coll->arenas[0], op->slot_in, op->offset), vector, op->count * sizeof *vector);
+    if (op->op == ENI_COLL_SENDRECV) eni_group_copy(coll, op);
 }
 
 /* ---- open and close ---- */
@@ -72,6 +71,8 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
         eni_free(arenas);
         return EN_ENOMEM;
     }
+    coll->nsent = eni_alloc_array((size_t)n, sizeof *coll->nsent);
+    coll->nwanted = eni_alloc_array((size_t)n, sizeof *coll->nwanted);
     for (int r = 0; r < n; r++)
         arenas[r] = config->arenas[r];
     coll->config = *config;
@@ -85,7 +86,8 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     coll->can_share =
         coll->engine == &eni_engine_direct && config->algorithm == ENI_COLL_DIRECT && eni_arena_can_alias();
 
-    const en_status st = coll->engine == NULL ? EN_OK : coll->engine->open(coll);
+    en_status st = coll->nsent != NULL && coll->nwanted != NULL ? EN_OK : EN_ENOMEM;
+    if (st == EN_OK && coll->engine != NULL) st = coll->engine->open(coll);
     if (st != EN_OK) {
         coll->config.sockets = NULL; /* still the caller's */
         eni_coll_close(coll);
@@ -100,6 +102,8 @@ void eni_coll_close(eni_coll *coll)
     if (coll == NULL) return;
     if (coll->engine != NULL) coll->engine->close(coll);
     eni_free(coll->arenas);
+    eni_free(coll->nsent);
+    eni_free(coll->nwanted);
     eni_free(coll);
 }
 
@@ -128,26 +132,53 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
                     (unsigned long long)op->hi);
 }
 
-static en_status room_check(eni_coll *coll)
+/* Requests of sendrecvs have this bit. */
+static const uint64_t pair_bit = UINT64_C(1) << 63;
+
+static bool engine_test(eni_coll *coll, uint64_t req)
 {
-    const uint64_t seq = coll->nsubmitted;
-    if (seq < ENI_COLL_DEPTH || coll->engine->test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
+    return req & pair_bit ? coll->engine->test_pair(coll, (req & ~pair_bit) - 1)
+                          : coll->engine->test(coll, req - 1);
+}
+
+/* Whether the operation that had the place of the next of `n` is done. */
+static en_status room_check(eni_coll *coll, uint64_t n, uint64_t bit)
+{
+    if (n < ENI_COLL_DEPTH || engine_test(coll, (n - ENI_COLL_DEPTH + 1) | bit)) return EN_OK;
     return eni_fail(EN_EBUG, "coll",
                     "more than %d collectives are unfinished: wait for some before submitting more",
                     ENI_COLL_DEPTH);
+}
+
+/* A half with the rank itself is on no link. */
+static en_status submit_pair(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out)
+{
+    EN_TRY(room_check(coll, coll->npairs, pair_bit));
+    const int rank = coll->config.rank;
+    coll->pairs[coll->npairs % ENI_COLL_DEPTH] = (eni_pair){.op = *op,
+                                                            .after = coll->nsubmitted,
+                                                            .to_number = coll->nsent[op->to],
+                                                            .from_number = coll->nwanted[op->from],
+                                                            .begin_ns = eni_now_ns()};
+    EN_TRY(coll->engine->submit_pair(coll, coll->npairs));
+    coll->nsent[op->to] += op->to != rank;
+    coll->nwanted[op->from] += op->from != rank;
+    *req_out = ++coll->npairs | pair_bit;
+    return EN_OK;
 }
 
 en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out)
 {
     EN_TRY(eni_group_status(coll));
     EN_TRY(op_check(coll, op));
+    if (op->op == ENI_COLL_SENDRECV && coll->engine != NULL) return submit_pair(coll, op, req_out);
     eni_group_note_samples(coll, coll->nsubmitted, UINT64_MAX);
     if (coll->engine == NULL) {
         alone_run(coll, op);
         *req_out = ++coll->nsubmitted;
         return EN_OK;
     }
-    EN_TRY(room_check(coll));
+    EN_TRY(room_check(coll, coll->nsubmitted, 0));
     const uint64_t seq = coll->nsubmitted;
     eni_coll_op *kept = &coll->ops[seq % ENI_COLL_DEPTH];
     *kept = *op;
@@ -161,16 +192,17 @@ en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_o
 bool eni_coll_test(eni_coll *coll, uint64_t req)
 {
     if (coll->engine == NULL || eni_group_status(coll) != EN_OK) return true;
-    return coll->engine->test(coll, req - 1) || eni_group_status(coll) != EN_OK;
+    return engine_test(coll, req) || eni_group_status(coll) != EN_OK;
 }
 
 en_status eni_coll_wait(eni_coll *coll, uint64_t req)
 {
     if (coll->engine == NULL) return EN_OK;
-    if (coll->engine->test(coll, req - 1)) return EN_OK;
+    if (engine_test(coll, req)) return EN_OK;
     EN_TRY(eni_group_status(coll));
     const int64_t begin_ns = eni_now_ns(), worked_ns = coll->work_ns;
-    const en_status st = coll->engine->wait(coll, req - 1);
+    const en_status st = req & pair_bit ? coll->engine->wait_pair(coll, (req & ~pair_bit) - 1)
+                                        : coll->engine->wait(coll, req - 1);
     eni_group_count(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
@@ -217,7 +249,7 @@ float *eni_coll_slot(const eni_coll *coll, uint32_t slot)
 void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out)
 {
     *counters_out = (eni_coll_counters){
-        .ops = coll->nsubmitted,
+        .ops = coll->nsubmitted + coll->npairs,
         .payload_sent = atomic_load(&coll->payload_sent),
         .payload_recv = atomic_load(&coll->payload_recv),
         .wire_sent = atomic_load(&coll->wire_sent),

@@ -10,9 +10,10 @@
  * direct also has the mean and what follows it in one pass (ENI_COLL_MEAN_STEP): the owner of a slice has a
  * function that reads it from all ranks and steps the one copy of the weights.
  *
- * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
- * Every flag and every frame carries epoch, sequence, operation, bucket, count and training step: ranks that
- * disagree get EN_EMISMATCH with both sides named, never a sum.
+ * All ranks of a group submit the same collectives in the same order; so none is ever negotiated. A sendrecv
+ * concerns its partners only, who submit it at the same place among their collectives; any matching of ranks
+ * will do. Every flag and every frame carries epoch, sequence, operation, bucket, count and training step: ranks
+ * that disagree get EN_EMISMATCH with both sides named, never a sum.
  *
  * Progress. submit() returns at once. `direct` moves when its owner thread is inside submit, test or wait;
  * sockets are moved by a thread of their own, so that they send while backward still computes.
@@ -130,7 +131,9 @@ typedef struct eni_coll_op {
     uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'
                           ranges do not overlap. After a reduce-scatter only [lo, hi) is defined */
     uint64_t nsamples; /* behind this rank's contribution; 0: ignored, whatever it holds */
-    int to, from;      /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from` */
+    /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from`. The rank itself as `to`:
+     * sends to nobody; as `from`: its own vector. */
+    int to, from;
     uint32_t slot_in;
     /* ENI_COLL_MEAN_STEP: takes the mean; the vectors stay as they are. All ranks may read what it writes on
      * one rank once the operation is done. */

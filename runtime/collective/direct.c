@@ -10,7 +10,10 @@
  *
  * so an all-reduce costs two flag exchanges and 2p loads and stores per element, the least that p private
  * results can cost. Operations are performed and settled in the order of submit. An op slot is written again
- * ENI_COLL_DEPTH operations later, when its operation has settled, so no peer still reads it. */
+ * ENI_COLL_DEPTH operations later, when its operation has settled, so no peer still reads it.
+ *
+ * A sendrecv waits for nobody but its partners. The sender publishes its vector in a send slot, addressed; the
+ * receiver walks over the sender's slots to the next one that is for it, copies, and marks it as taken. */
 #include <sched.h>
 #include <string.h>
 
@@ -26,19 +29,39 @@ typedef struct op_slot {
     uint32_t bucket;
     uint16_t slot;
     uint8_t op, what;
-    int32_t to, from;
     uint64_t offset, count, nsamples;
     uint8_t dtype;
     uint16_t step; /* of training, the low bits */
 } op_slot;
 _Static_assert(sizeof(op_slot) == ENI_LINE, "one line moves when a rank publishes");
 
+typedef struct send_slot {                 /* a vector from its owner to another rank */
+    _Alignas(ENI_LINE) eni_flag published; /* send_stamp; the same in taken, once the receiver has it */
+    eni_flag taken;
+    uint32_t bucket;
+    uint16_t slot, step;
+    uint8_t what, dtype;
+    uint32_t after; /* the low bits */
+    uint64_t offset, count;
+} send_slot;
+_Static_assert(sizeof(send_slot) == ENI_LINE, "one line moves when a vector is published");
+
 typedef struct control_block {
     op_slot slots[ENI_COLL_DEPTH];
+    send_slot sends[ENI_COLL_DEPTH];
     _Alignas(ENI_LINE) eni_flag finished; /* stamp of the last operation finished */
     _Atomic uint32_t core;                /* that it was finished on */
 } control_block;
 _Static_assert(sizeof(control_block) <= ENI_AREA_BYTES, "a control block fits into its area");
+
+typedef struct pair_state {
+    bool is_received, is_sent;
+} pair_state;
+
+typedef struct pair_states {
+    uint64_t n, oldest; /* sendrecvs so far; all before the oldest are done */
+    pair_state state[ENI_COLL_DEPTH];
+} pair_states;
 
 typedef struct direct {
     uint64_t nperformed, nsettled; /* operations 0 .. n - 1 */
@@ -51,6 +74,10 @@ typedef struct direct {
     int whose[ENI_MEAN_MAX]; /* ranks of src */
     uint64_t nsamples[ENI_MEAN_MAX];
     control_block *blocks[ENI_MEAN_MAX];
+    pair_states pairs;
+    uint64_t
+        next_send[ENI_MEAN_MAX]; /* of each rank's send slots, the first that this rank has not left behind */
+    uint64_t nreceived[ENI_MEAN_MAX]; /* vectors from each rank */
 } direct;
 
 enum { SEQ_BITS = 40 }; /* a trillion operations an epoch */
@@ -58,6 +85,15 @@ enum { SEQ_BITS = 40 }; /* a trillion operations an epoch */
 static uint64_t stamp(const eni_coll *coll, uint64_t seq)
 {
     return (uint64_t)coll->config.epoch << SEQ_BITS | (seq + 1);
+}
+
+/* A send slot's flags: epoch, number and destination, of which the number grows in an epoch. */
+enum { SEND_BITS = 36, TO_BITS = 10 };
+_Static_assert(ENI_MEAN_MAX <= 1 << TO_BITS, "a rank is a destination");
+
+static uint64_t send_stamp(const eni_coll *coll, uint64_t n, int to)
+{
+    return (uint64_t)coll->config.epoch << (SEND_BITS + TO_BITS) | (n + 1) << TO_BITS | (uint64_t)to;
 }
 
 static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
@@ -96,20 +132,12 @@ static void publish(eni_coll *coll, uint64_t seq)
     own->slot = (uint16_t)op->slot;
     own->op = (uint8_t)op->op;
     own->what = (uint8_t)op->what;
-    own->to = op->to;
-    own->from = op->from;
     own->offset = op->offset;
     own->count = op->count;
     own->nsamples = eni_group_weight(op);
     own->dtype = ENI_COLL_F32;
     own->step = (uint16_t)op->step;
     eni_flag_set(&own->published, stamp(coll, seq));
-}
-
-/* A sendrecv concerns two partners, everything else the whole group. */
-static bool needs(const eni_coll_op *op, int partner, int rank)
-{
-    return op->op != ENI_COLL_SENDRECV || rank == partner;
 }
 
 /* The flag that a rank sets when it has published (or finished) operation seq. */
@@ -122,11 +150,8 @@ static inline eni_flag *flag_of(const direct *d, int rank, uint64_t seq, bool is
 /* The first rank that has not, or -1. */
 static inline int first_behind(const eni_coll *coll, uint64_t seq, bool is_finish)
 {
-    const eni_coll_op *op = eni_group_op(coll, seq);
     for (int r = 0; r < coll->config.nranks; r++)
-        if (needs(op, is_finish ? op->to : op->from, r) &&
-            eni_flag_get(flag_of(coll->state, r, seq, is_finish)) < stamp(coll, seq))
-            return r;
+        if (eni_flag_get(flag_of(coll->state, r, seq, is_finish)) < stamp(coll, seq)) return r;
     return -1;
 }
 
@@ -138,7 +163,6 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     const int rank = coll->config.rank;
     const eni_call_position ours = eni_group_position(coll->config.epoch, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
-        if (!needs(op, op->from, r)) continue;
         const op_slot *peer = &d->blocks[r]->slots[seq % ENI_COLL_DEPTH];
         const uint64_t at = eni_flag_get(&peer->published);
         const eni_call_position theirs = {.epoch = (uint32_t)(at >> SEQ_BITS),
@@ -150,14 +174,12 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                                           .dtype = peer->dtype,
                                           .step = peer->step};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
-        if (peer->slot != op->slot || peer->offset != op->offset ||
-            (op->op == ENI_COLL_SENDRECV && peer->to != rank))
-            return eni_fail(
-                EN_EMISMATCH, "coll",
-                "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
-                "vector %u at %llu: the ranks did not make the same calls",
-                r, (unsigned long long)seq, eni_coll_op_name(op->op), op->bucket, peer->slot,
-                (unsigned long long)peer->offset, peer->to, rank, op->slot, (unsigned long long)op->offset);
+        if (peer->slot != op->slot || peer->offset != op->offset)
+            return eni_fail(EN_EMISMATCH, "coll",
+                            "rank %d's #%llu %s of bucket %u is on vector %u at %llu, rank %d's on "
+                            "vector %u at %llu: the ranks did not make the same calls",
+                            r, (unsigned long long)seq, eni_coll_op_name(op->op), op->bucket, peer->slot,
+                            (unsigned long long)peer->offset, rank, op->slot, (unsigned long long)op->offset);
         d->nsamples[r] = peer->nsamples;
     }
     return EN_OK;
@@ -266,14 +288,6 @@ static void perform_bcast(eni_coll *coll, const eni_coll_op *op)
     count_moved(coll, 0, op->count, op->count);
 }
 
-static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
-{
-    float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
-    memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
-    const uint64_t moved = op->from == coll->config.rank ? 0 : op->count;
-    count_moved(coll, moved, moved, moved);
-}
-
 static void note_samples(eni_coll *coll, uint64_t seq)
 {
     const direct *d = coll->state;
@@ -309,7 +323,6 @@ static void perform(eni_coll *coll, const eni_coll_op *op)
     case EN_REDUCE_SCATTER: perform_reduce_scatter(coll, op); break;
     case EN_ALLGATHER: perform_allgather(coll, op); break;
     case EN_BCAST: perform_bcast(coll, op); break;
-    case ENI_COLL_SENDRECV: perform_sendrecv(coll, op); break;
     case ENI_COLL_MEAN_STEP: perform_mean_step(coll, op); break;
     default: break; /* a barrier is its flags */
     }
@@ -324,7 +337,98 @@ static void settle(eni_coll *coll, uint64_t seq)
     if (d->scratch != NULL && eni_coll_is_reduction(op))
         memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
     d->nsettled = seq + 1;
-    eni_group_trace_op(coll, seq, op);
+    eni_group_trace_op(coll, coll->begin_ns[seq % ENI_COLL_DEPTH], op);
+}
+
+/* ---- sendrecvs ---- */
+
+/* The oldest vector from a rank to this one that was not taken, or NULL: none has been published. */
+static send_slot *next_send(const eni_coll *coll, int from)
+{
+    direct *d = coll->state;
+    uint64_t *at = &d->next_send[from];
+    for (;;) {
+        send_slot *slot = &d->blocks[from]->sends[*at % ENI_COLL_DEPTH];
+        const uint64_t stamp = eni_flag_get(&slot->published);
+        const uint64_t n = (stamp >> TO_BITS & ((UINT64_C(1) << SEND_BITS) - 1)) - 1;
+        if (stamp < send_stamp(coll, *at, 0)) return NULL;
+        if (stamp >> (SEND_BITS + TO_BITS) != coll->config.epoch) return slot; /* receive() says so */
+        if (n != *at) /* written again: what it held was not for us, or it would still be there */
+            *at = n - ENI_COLL_DEPTH + 1;
+        else if ((stamp & ((1u << TO_BITS) - 1)) == (uint64_t)coll->config.rank)
+            return slot;
+        else
+            ++*at;
+    }
+}
+
+static en_status receive(eni_coll *coll, const eni_pair *pair, send_slot *slot)
+{
+    direct *d = coll->state;
+    const eni_coll_op *op = &pair->op;
+    const int rank = coll->config.rank, from = op->from;
+    const uint64_t stamp = eni_flag_get(&slot->published);
+    const eni_call_position ours =
+        eni_group_half(coll->config.epoch, pair->from_number, (uint32_t)pair->after, op);
+    const eni_call_position theirs = {.epoch = (uint32_t)(stamp >> (SEND_BITS + TO_BITS)),
+                                      .seq = pair->from_number,
+                                      .after = slot->after,
+                                      .op = ENI_COLL_SENDRECV,
+                                      .what = slot->what,
+                                      .bucket = slot->bucket,
+                                      .count = slot->count,
+                                      .dtype = slot->dtype,
+                                      .step = slot->step};
+    EN_TRY(eni_group_agree(rank, &ours, from, &theirs));
+    memcpy(eni_arena_at(coll->arenas[rank], op->slot_in, op->offset),
+           eni_arena_at(coll->arenas[from], slot->slot, slot->offset), op->count * sizeof(float));
+    count_moved(coll, 0, op->count, op->count);
+    d->next_send[from]++;
+    d->nreceived[from]++;
+    eni_flag_set(&slot->taken, stamp);
+    return EN_OK;
+}
+
+static send_slot *own_send(const eni_coll *coll, uint64_t n)
+{
+    const direct *d = coll->state;
+    return &d->blocks[coll->config.rank]->sends[n % ENI_COLL_DEPTH];
+}
+
+static bool pair_is_done(const direct *d, uint64_t n)
+{
+    const pair_state *state = &d->pairs.state[n % ENI_COLL_DEPTH];
+    return n < d->pairs.oldest || (state->is_received && state->is_sent);
+}
+
+/* Moves both halves of a sendrecv as far as they go without waiting. The vectors of a rank come in order. */
+static en_status pair_advance(eni_coll *coll, uint64_t n)
+{
+    direct *d = coll->state;
+    const eni_pair *pair = eni_group_pair(coll, n);
+    pair_state *state = &d->pairs.state[n % ENI_COLL_DEPTH];
+    const bool is_next = !state->is_received && pair->from_number == d->nreceived[pair->op.from];
+    send_slot *slot = is_next ? next_send(coll, pair->op.from) : NULL;
+    if (slot != NULL) {
+        EN_TRY(receive(coll, pair, slot));
+        state->is_received = true;
+    }
+    if (!state->is_sent && eni_flag_get(&own_send(coll, n)->taken) >= send_stamp(coll, n, 0)) {
+        state->is_sent = true;
+        count_moved(coll, pair->op.count, 0, 0);
+    }
+    if (pair_is_done(d, n)) eni_group_trace_op(coll, pair->begin_ns, &pair->op);
+    return EN_OK;
+}
+
+static en_status pairs_advance(eni_coll *coll)
+{
+    direct *d = coll->state;
+    for (uint64_t n = d->pairs.oldest; n < d->pairs.n; n++)
+        if (!pair_is_done(d, n)) EN_TRY(pair_advance(coll, n));
+    while (d->pairs.oldest < d->pairs.n && pair_is_done(d, d->pairs.oldest))
+        d->pairs.oldest++;
+    return EN_OK;
 }
 
 /* Two ranks that the kernel has put on one core while another is idle take turns there until its balancer
@@ -362,6 +466,7 @@ static int64_t spin_for(const eni_coll *coll, int rank)
 static en_status advance(eni_coll *coll, uint64_t nsubmitted)
 {
     direct *d = coll->state;
+    EN_TRY(pairs_advance(coll));
     for (;;) {
         while (d->nsettled < d->nperformed && first_behind(coll, d->nsettled, true) < 0)
             settle(coll, d->nsettled);
@@ -400,6 +505,15 @@ static bool direct_test(eni_coll *coll, uint64_t seq)
     return d->nsettled > seq;
 }
 
+/* One flag decides a wait, and wakes it. With more under way, others may need this rank before that flag is
+ * set, so the wait is cut into slices. */
+static en_status await(eni_coll *coll, eni_flag *flag, uint64_t want, int rank, bool has_more)
+{
+    const int64_t until_ns = has_more ? eni_now_ns() + 2 * ENI_MILLI : INT64_MAX;
+    const en_status st = eni_flag_await(flag, want, spin_for(coll, rank), until_ns, &coll->config.alive);
+    return st == EN_ETIMEOUT && has_more ? EN_OK : st;
+}
+
 static en_status direct_wait(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
@@ -410,8 +524,58 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
         const bool is_performed = oldest < d->nperformed;
         const int rank = first_behind(coll, oldest, is_performed);
         if (rank < 0) continue;
-        EN_TRY(eni_flag_await(flag_of(d, rank, oldest, is_performed), stamp(coll, oldest),
-                              spin_for(coll, rank), INT64_MAX, &coll->config.alive));
+        EN_TRY(await(coll, flag_of(d, rank, oldest, is_performed), stamp(coll, oldest), rank,
+                     d->pairs.oldest < d->pairs.n));
+    }
+}
+
+static en_status direct_submit_pair(eni_coll *coll, uint64_t n)
+{
+    direct *d = coll->state;
+    const eni_pair *pair = eni_group_pair(coll, n);
+    const eni_coll_op *op = &pair->op;
+    const int rank = coll->config.rank;
+    send_slot *own = own_send(coll, n);
+    own->bucket = op->bucket;
+    own->slot = (uint16_t)op->slot;
+    own->step = (uint16_t)op->step;
+    own->what = (uint8_t)op->what;
+    own->dtype = ENI_COLL_F32;
+    own->after = (uint32_t)pair->after;
+    own->offset = op->offset;
+    own->count = op->count;
+    eni_flag_set(&own->published, send_stamp(coll, n, op->to)); /* also to nobody: the others look at all */
+    if (op->from == rank) eni_group_copy(coll, op);
+    d->pairs.state[n % ENI_COLL_DEPTH] = (pair_state){op->from == rank, op->to == rank};
+    d->pairs.n = n + 1;
+    const en_status st = advance(coll, coll->nsubmitted);
+    return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
+}
+
+static bool direct_test_pair(eni_coll *coll, uint64_t n)
+{
+    const direct *d = coll->state;
+    if (pair_is_done(d, n)) return true;
+    if (eni_group_status(coll) != EN_OK) return false;
+    const en_status st = advance(coll, coll->nsubmitted);
+    if (st != EN_OK) eni_group_fail(coll, st);
+    return pair_is_done(d, n);
+}
+
+static en_status direct_wait_pair(eni_coll *coll, uint64_t n)
+{
+    direct *d = coll->state;
+    for (;;) {
+        EN_TRY(advance(coll, coll->nsubmitted));
+        if (pair_is_done(d, n)) return EN_OK;
+        const eni_coll_op *op = &eni_group_pair(coll, n)->op;
+        const bool is_received = d->pairs.state[n % ENI_COLL_DEPTH].is_received;
+        const bool has_more = d->nsettled < coll->nsubmitted || d->pairs.oldest + 1 < d->pairs.n;
+        const uint64_t next = d->next_send[op->from];
+        send_slot *slot =
+            is_received ? own_send(coll, n) : &d->blocks[op->from]->sends[next % ENI_COLL_DEPTH];
+        EN_TRY(await(coll, is_received ? &slot->taken : &slot->published,
+                     send_stamp(coll, is_received ? n : next, 0), is_received ? op->to : op->from, has_more));
     }
 }
 
@@ -420,5 +584,8 @@ const eni_engine eni_engine_direct = {
     .submit = direct_submit,
     .test = direct_test,
     .wait = direct_wait,
+    .submit_pair = direct_submit_pair,
+    .test_pair = direct_test_pair,
+    .wait_pair = direct_wait_pair,
     .close = direct_close,
 };

@@ -8,21 +8,37 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "runtime/collective/coll.h"
 
-/* The calls of an engine. op: coll->ops[seq % ENI_COLL_DEPTH]. close also follows a failed open. */
+/* The calls of an engine. Collectives have their numbers, the same on all ranks: op is coll->ops[seq %
+ * ENI_COLL_DEPTH]. A rank's sendrecvs have numbers of its own: coll->pairs[n % ENI_COLL_DEPTH]. close also
+ * follows a failed open. */
 typedef struct eni_engine {
     en_status (*open)(eni_coll *coll);
     en_status (*submit)(eni_coll *coll, uint64_t seq);
     bool (*test)(eni_coll *coll, uint64_t seq);
     en_status (*wait)(eni_coll *coll, uint64_t seq);
+    en_status (*submit_pair)(eni_coll *coll, uint64_t n);
+    bool (*test_pair)(eni_coll *coll, uint64_t n);
+    en_status (*wait_pair)(eni_coll *coll, uint64_t n);
     void (*close)(eni_coll *coll);
 } eni_engine;
 
 extern const eni_engine eni_engine_direct; /* shared memory: direct and naive */
 extern const eni_engine eni_engine_tcp;    /* ring, naive and sendrecv */
+
+/* A sendrecv: its two halves are on two directed links, each with numbers of its own, so that a rank which
+ * has no part in it need not know of it. */
+typedef struct eni_pair {
+    eni_coll_op op;
+    uint64_t after;       /* collectives submitted before: the same on both ends of a link */
+    uint64_t to_number;   /* of the vectors from this rank to op.to */
+    uint64_t from_number; /* of those from op.from to this rank */
+    int64_t begin_ns;
+} eni_pair;
 
 struct eni_coll {
     eni_coll_config config;
@@ -36,7 +52,10 @@ struct eni_coll {
     _Atomic int status;       /* the first failure, kept */
     eni_coll_op ops[ENI_COLL_DEPTH];
     int64_t begin_ns[ENI_COLL_DEPTH]; /* when submitted */
-    uint64_t samples[ENI_COLL_KEPT];  /* behind all contributions, of operations that are done */
+    uint64_t npairs;                  /* sendrecvs submitted; they are not among nsubmitted */
+    eni_pair pairs[ENI_COLL_DEPTH];
+    uint64_t *nsent, *nwanted;       /* (nranks) vectors that they send to each rank, and want from it */
+    uint64_t samples[ENI_COLL_KEPT]; /* behind all contributions, of operations that are done */
 
     _Atomic uint64_t payload_sent, payload_recv, wire_sent, wire_recv, shm_bytes, wait_ns;
 };
@@ -47,10 +66,23 @@ static inline const eni_coll_op *eni_group_op(const eni_coll *coll, uint64_t seq
     return &coll->ops[seq % ENI_COLL_DEPTH];
 }
 
+static inline const eni_pair *eni_group_pair(const eni_coll *coll, uint64_t n)
+{
+    return &coll->pairs[n % ENI_COLL_DEPTH];
+}
+
 /* This rank's vector of an operation. */
 static inline float *eni_group_vector(const eni_coll *coll, const eni_coll_op *op)
 {
     return eni_arena_at(coll->arenas[coll->config.rank], op->slot, op->offset);
+}
+
+/* The half of a sendrecv with the rank itself. */
+static inline void eni_group_copy(const eni_coll *coll, const eni_coll_op *op)
+{
+    if (op->slot_in == op->slot) return;
+    memcpy(eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset), eni_group_vector(coll, op),
+           op->count * sizeof(float));
 }
 
 /* The weight of this rank's contribution: its samples, or 1 where the mean is unweighted. */
@@ -87,17 +119,18 @@ static inline void eni_group_trace(const eni_coll *coll, const char *name, int64
 }
 
 /* The interval of a whole operation that ends now. */
-static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+static inline void eni_group_trace_op(const eni_coll *coll, int64_t begin_ns, const eni_coll_op *op)
 {
     if (coll->config.trace != NULL)
-        eni_group_trace(coll, eni_coll_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
-                        op->bucket, op->count * sizeof(float));
+        eni_group_trace(coll, eni_coll_op_name(op->op), begin_ns, eni_now_ns(), op->bucket,
+                        op->count * sizeof(float));
 }
 
 /* A rank's position, for messages: flags and frames carry it. */
 typedef struct eni_call_position {
     uint32_t epoch;
-    uint64_t seq;
+    uint64_t seq;   /* of the group's collectives, or of the vectors on a link */
+    uint64_t after; /* a sendrecv: collectives before it; else 0 */
     int op, what;
     uint32_t bucket;
     uint64_t count;
@@ -120,6 +153,15 @@ static inline eni_call_position eni_group_position(uint32_t epoch, uint64_t seq,
                                .step = (uint16_t)op->step};
 }
 
+/* A rank's position at its half of a sendrecv: the n-th vector on a link. */
+static inline eni_call_position eni_group_half(uint32_t epoch, uint64_t n, uint64_t after,
+                                               const eni_coll_op *op)
+{
+    eni_call_position half = eni_group_position(epoch, n, op);
+    half.after = after;
+    return half;
+}
+
 /* Logs both sides in one sentence. Returns EN_EMISMATCH. */
 en_status eni_group_disagree(int rank, const eni_call_position *ours, int peer,
                              const eni_call_position *theirs);
@@ -129,8 +171,8 @@ static inline en_status eni_group_agree(int rank, const eni_call_position *ours,
                                         const eni_call_position *theirs)
 {
     if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
-        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
-        ours->dtype == theirs->dtype && ours->step == theirs->step)
+        ours->after == theirs->after && ours->what == theirs->what && ours->bucket == theirs->bucket &&
+        ours->count == theirs->count && ours->dtype == theirs->dtype && ours->step == theirs->step)
         return EN_OK;
     return eni_group_disagree(rank, ours, peer, theirs);
 }

@@ -1,8 +1,5 @@
 /* naive.c - whole vectors over TCP, straight to their destinations: each rank's to every other, which sums
- * alone in rank order (p (p - 1) vectors on the wire, the baseline, with the bits of `direct`); or, for
- * sendrecv, to one rank and from another. */
-#include <string.h>
-
+ * alone in rank order: p (p - 1) vectors on the wire, the baseline, with the bits of `direct`. */
 #include "core/memory.h"
 #include "runtime/collective/progress_engine.h"
 
@@ -21,16 +18,8 @@ static bool goes(const eni_coll_op *op, int rank, int peer, bool to_us)
     switch (op->op) {
     case EN_REDUCE: return (to_us ? rank : peer) == 0;
     case EN_BCAST: return (to_us ? peer : rank) == 0;
-    case ENI_COLL_SENDRECV: return peer == (to_us ? op->from : op->to);
     default: return true;
     }
-}
-
-/* Where a vector that is not summed goes. */
-static float *target_of(const eni_coll *coll, const eni_inflight *inflight)
-{
-    if (inflight->op->op != ENI_COLL_SENDRECV) return inflight->vector;
-    return eni_arena_at(coll->arenas[coll->config.rank], inflight->op->slot_in, inflight->op->offset);
 }
 
 static void naive_start(eni_coll *coll, eni_inflight *inflight)
@@ -44,8 +33,6 @@ static void naive_start(eni_coll *coll, eni_inflight *inflight)
                                               .nleft = goes(op, rank, r, false)};
         inflight->in[r] = (eni_coll_message){.hi = op->count, .nleft = goes(op, rank, r, true)};
     }
-    if (op->op == ENI_COLL_SENDRECV && op->from == rank)
-        memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
 }
 
 static bool naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
@@ -78,7 +65,7 @@ static bool naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const
     if (frame->lo != message->lo || frame->hi != message->hi || frame->at != message->at ||
         frame->n != eni_segment_at(coll, message->hi - message->lo, message->at))
         return false;
-    float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : target_of(coll, inflight);
+    float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : inflight->vector;
     *data_out = base + message->lo + message->at;
     return true;
 }
@@ -119,11 +106,4 @@ const eni_algorithm eni_naive_algorithm = {
     .accept = naive_accept,
     .arrived = naive_arrived,
     .end = naive_end,
-};
-
-const eni_algorithm eni_sendrecv_algorithm = {
-    .start = naive_start,
-    .next = naive_next,
-    .accept = naive_accept,
-    .arrived = naive_arrived,
 };

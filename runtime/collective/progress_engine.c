@@ -153,6 +153,11 @@ static eni_inflight *inflight_of(const eni_progress_engine *p, uint64_t seq)
 
 /* ---- operations ---- */
 
+static eni_call_position half_position(const eni_coll *coll, const eni_pair_inflight *s)
+{
+    return eni_group_half(coll->config.epoch, s->pair->from_number, s->pair->after, &s->pair->op);
+}
+
 /* Whether something is still to be received from a rank; or to be sent to it. */
 static bool is_awaited(const eni_inflight *inflight, int peer)
 {
@@ -173,9 +178,8 @@ static void inflight_start_all(eni_coll *coll)
         inflight->op = eni_group_op(coll, p->nstarted);
         inflight->seq = p->nstarted;
         inflight->vector = eni_group_vector(coll, inflight->op);
-        inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
-                              : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
-                                                                         : &eni_ring_algorithm;
+        inflight->algorithm =
+            coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm : &eni_ring_algorithm;
         inflight->nsending = 0;
         inflight->is_done = false;
         memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
@@ -200,7 +204,7 @@ static void inflight_end_all(eni_coll *coll)
         if (inflight->is_done || !inflight_is_complete(coll, inflight)) continue;
         if (inflight->algorithm->end != NULL) inflight->algorithm->end(coll, inflight);
         inflight->is_done = true;
-        eni_group_trace_op(coll, seq, inflight->op);
+        eni_group_trace_op(coll, coll->begin_ns[seq % ENI_COLL_DEPTH], inflight->op);
     }
     const uint64_t before = p->oldest;
     while (p->oldest < p->nstarted && inflight_of(p, p->oldest)->is_done)
@@ -214,48 +218,52 @@ static void inflight_end_all(eni_coll *coll)
 static bool ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 {
     const eni_progress_engine *p = coll->state;
-    if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return false;
+    const uint64_t under_way = p->nstarted - p->oldest;
+    const bool is_news = (under_way > 1 && stream->told_ready < p->nstarted) ||
+                         (under_way > 0 && stream->told_wanted < stream->nwanted);
+    if (!stream->has_data || stream->told_ready == UINT64_MAX || !is_news) return false;
     stream->told_ready = p->nstarted;
+    stream->told_wanted = stream->nwanted;
     *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
                          .type = ENI_FRAME_READY,
                          .epoch = coll->config.epoch,
                          .rank = coll->config.rank,
-                         .seq = p->nstarted};
+                         .seq = p->nstarted,
+                         .wanted = stream->nwanted};
     return true;
 }
 
-/* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
-static bool data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
+/* The next frame of a collective for this link: of the oldest, or of one that the peer is ready for. */
+static bool collective_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
 {
     eni_progress_engine *p = coll->state;
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
         if (seq > p->oldest && seq >= stream->peer_ready) return false;
         eni_inflight *inflight = inflight_of(p, seq);
-        const eni_coll_op *op = inflight->op;
-        *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
-                             .type = ENI_FRAME_DATA,
-                             .dtype = ENI_COLL_F32,
-                             .op = (uint8_t)op->op,
-                             .what = (uint8_t)op->what,
-                             .epoch = coll->config.epoch,
-                             .rank = coll->config.rank,
-                             .seq = seq,
-                             .count = op->count,
-                             .bucket = op->bucket,
-                             .training = (uint16_t)op->step};
+        *frame = eni_frame_of(coll, seq, inflight->op);
         if (inflight->is_done || !inflight->algorithm->next(coll, inflight, stream->peer, frame, data_out))
             continue;
         inflight->nsending++;
-        frame->deliver_ns = eni_shaper_send(coll->config.shaper, eni_now_ns(), eni_frame_bytes(frame));
         return true;
     }
     return false;
 }
 
+static bool data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
+{
+    if (!eni_pairs_next(coll, stream, frame, data_out) && !collective_next(coll, stream, frame, data_out))
+        return false;
+    frame->deliver_ns = eni_shaper_send(coll->config.shaper, eni_now_ns(), eni_frame_bytes(frame));
+    return true;
+}
+
 static void frame_is_gone(eni_coll *coll, eni_stream *stream)
 {
     if (stream->tx.type != ENI_FRAME_DATA) return;
-    inflight_of(coll->state, stream->tx.seq)->nsending--;
+    if (stream->tx.op == ENI_COLL_SENDRECV)
+        eni_pairs_left(coll, stream);
+    else
+        inflight_of(coll->state, stream->tx.seq)->nsending--;
     eni_group_trace(coll, "send", stream->tx_begin_ns, eni_now_ns(), stream->tx.bucket,
                     eni_frame_payload(&stream->tx));
 }
@@ -286,11 +294,29 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
 
 static eni_call_position header_position(const eni_frame *header)
 {
-    return (eni_call_position){header->epoch,  header->seq,   header->op,    header->what,
+    const uint64_t after = header->op == ENI_COLL_SENDRECV ? header->after : 0;
+    return (eni_call_position){header->epoch,  header->seq,   after,         header->op,      header->what,
                                header->bucket, header->count, header->dtype, header->training};
 }
 
-/* Whether the operation of a data header can be received now; if not, the link pauses until it can. Its
+/* The same for a vector that no sendrecv has asked for yet: one that is still to come does so after all
+ * collectives so far, and so must its sender. */
+static en_status vector_is_due(const eni_coll *coll, const eni_stream *stream, bool *is_due_out)
+{
+    const eni_progress_engine *p = coll->state;
+    const eni_call_position theirs = header_position(&stream->rx);
+    *is_due_out = eni_pairs_expected(coll, stream->peer) != NULL;
+    for (uint64_t seq = p->oldest; seq < p->nstarted && !*is_due_out; seq++) {
+        const eni_inflight *inflight = inflight_of(p, seq);
+        const bool is_before = !inflight->is_done && is_awaited(inflight, stream->peer);
+        if (!is_before && theirs.after > seq) continue;
+        const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
+        return eni_group_disagree(coll->config.rank, &ours, stream->peer, &theirs);
+    }
+    return EN_OK;
+}
+
+/* Whether the collective of a data header can be received now; if not, the link pauses until it can. Its
  * sender's earlier data must have come by then, or the pause would never end: EN_EMISMATCH. */
 static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, bool *is_due_out)
 {
@@ -307,28 +333,49 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, b
         const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
+    const eni_pair_inflight *earlier = is_started ? NULL : eni_pairs_expected(coll, stream->peer);
+    if (earlier == NULL || earlier->pair->after > header->seq) return EN_OK;
+    const eni_call_position ours = half_position(coll, earlier);
+    return eni_group_disagree(coll->config.rank, &ours, stream->peer, &theirs);
+}
+
+/* Where the payload of a frame goes (NULL: the link's scratch); *is_expected_out false: nobody awaits it.
+ * EN_EMISMATCH, logged, if the ranks are not at the same place. */
+static en_status frame_target(eni_coll *coll, const eni_stream *stream, bool *is_expected_out,
+                              float **data_out)
+{
+    eni_progress_engine *p = coll->state;
+    const eni_frame *header = &stream->rx;
+    const eni_call_position theirs = header_position(header);
+    if (header->op == ENI_COLL_SENDRECV) {
+        const eni_pair_inflight *s = eni_pairs_expected(coll, stream->peer);
+        const eni_call_position ours = half_position(coll, s);
+        EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
+        *is_expected_out = eni_pairs_accept(coll, s, header, data_out);
+        return EN_OK;
+    }
+    const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
+    eni_inflight *inflight = inflight_of(p, seq);
+    if (seq < p->nstarted) {
+        const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
+        EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
+    }
+    *is_expected_out = seq == header->seq && !inflight->is_done &&
+                       inflight->algorithm->accept(coll, inflight, stream->peer, header, data_out);
     return EN_OK;
 }
 
 /* Takes a data header: sets rx_data. */
 static en_status header_accept(eni_coll *coll, eni_stream *stream)
 {
-    eni_progress_engine *p = coll->state;
     const eni_frame *header = &stream->rx;
-    const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
-    eni_inflight *inflight = inflight_of(p, seq);
-    const eni_call_position theirs = header_position(header);
-    if (seq < p->nstarted) {
-        const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
-        EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
-    }
+    float *data = NULL;
+    bool is_expected = false;
+    EN_TRY(frame_target(coll, stream, &is_expected, &data));
     if (header->deliver_ns != 0 && coll->config.shaper == NULL)
         return eni_fail(EN_EMISMATCH, "coll",
                         "rank %d emulates a network and rank %d does not: use the same --net on both",
                         stream->peer, coll->config.rank);
-    float *data = NULL;
-    const bool is_expected = seq == header->seq && !inflight->is_done &&
-                             inflight->algorithm->accept(coll, inflight, stream->peer, header, &data);
     if (!is_expected)
         return eni_fail(
             EN_EMISMATCH, "coll",
@@ -344,13 +391,17 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
 
 static void payload_arrived(eni_coll *coll, eni_stream *stream)
 {
-    eni_inflight *inflight = inflight_of(coll->state, stream->rx.seq);
     float *data = stream->rx_data;
     stream->rx_data = NULL;
     stream->rx_done = 0;
     stream->rx_hold_ns = 0;
     eni_group_trace(coll, "receive", stream->rx_begin_ns, eni_now_ns(), stream->rx.bucket,
                     eni_frame_payload(&stream->rx));
+    if (stream->rx.op == ENI_COLL_SENDRECV) {
+        eni_pairs_arrived(coll, stream);
+        return;
+    }
+    eni_inflight *inflight = inflight_of(coll->state, stream->rx.seq);
     inflight->algorithm->arrived(coll, inflight, stream->peer, &stream->rx, data);
 }
 
@@ -382,11 +433,13 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *w
         if (stream->rx.type == ENI_FRAME_READY) {
             EN_TRY(ready_check(coll, stream));
             if (stream->rx.seq > stream->peer_ready) stream->peer_ready = stream->rx.seq;
+            if (stream->rx.wanted > stream->peer_wants) stream->peer_wants = stream->rx.wanted;
             stream->rx_done = 0;
             *went_out = true;
             return EN_OK;
         }
-        EN_TRY(header_is_due(coll, stream, &is_due));
+        EN_TRY(stream->rx.op == ENI_COLL_SENDRECV ? vector_is_due(coll, stream, &is_due)
+                                                  : header_is_due(coll, stream, &is_due));
         if (!is_due) return EN_OK;
         EN_TRY(header_accept(coll, stream));
     }
@@ -407,6 +460,12 @@ static en_status closed_streams(eni_coll *coll)
     for (int r = 0; r < coll->config.nranks; r++) {
         const eni_stream *stream = &p->streams[r];
         if (stream->fd >= 0 || stream->peer < 0) continue;
+        const eni_coll_op *op = eni_pairs_need(coll, r);
+        if (op != NULL) {
+            eni_debug("coll", "rank %d closed its connection before a sendrecv of bucket %u was done", r,
+                      op->bucket);
+            return EN_EPEER;
+        }
         for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
             const eni_inflight *inflight = inflight_of(p, seq);
             if (inflight->is_done || !is_needed(inflight, r)) continue;
@@ -424,6 +483,7 @@ static en_status advance(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     inflight_start_all(coll);
+    eni_pairs_start(coll); /* after the collectives: it knows of all that came before one that is here */
     for (;;) {
         const uint64_t before = p->oldest;
         bool went = false, goes;
@@ -435,6 +495,7 @@ static en_status advance(eni_coll *coll)
         for (int r = 0; r < coll->config.nranks; r++)
             if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         inflight_end_all(coll);
+        went |= eni_pairs_end(coll);
         if (!went && p->oldest == before) return closed_streams(coll);
     }
 }
@@ -453,14 +514,18 @@ static void lowat_set(eni_stream *stream)
     setsockopt(stream->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);
 }
 
+static bool is_busy(const eni_progress_engine *p)
+{
+    return p->oldest < p->nstarted || p->pairs.oldest < p->pairs.nstarted;
+}
+
 /* Fills in the descriptors to wait for. Returns until when. */
 static int64_t polls_fill(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
-    int64_t until_ns = p->oldest < p->nstarted ? eni_now_ns() + ENI_ALIVE_SLICE_MS * ENI_MILLI : INT64_MAX;
+    int64_t until_ns = is_busy(p) ? eni_now_ns() + ENI_ALIVE_SLICE_MS * ENI_MILLI : INT64_MAX;
     p->polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
-    p->polls[1] =
-        (struct pollfd){.fd = p->oldest < p->nstarted ? coll->config.alive.fd : -1, .events = POLLIN};
+    p->polls[1] = (struct pollfd){.fd = is_busy(p) ? coll->config.alive.fd : -1, .events = POLLIN};
     for (int r = 0; r < coll->config.nranks; r++) {
         eni_stream *stream = &p->streams[r];
         if (stream->fd >= 0) lowat_set(stream);
@@ -509,7 +574,7 @@ static void *progress_main(void *argument)
     eni_slice_ask(1); /* every core may be computing */
     while (st == EN_OK && !atomic_load(&p->is_stopping)) {
         st = advance(coll);
-        if (st == EN_OK && p->oldest < p->nstarted) st = eni_alive_status(&coll->config.alive);
+        if (st == EN_OK && is_busy(p)) st = eni_alive_status(&coll->config.alive);
         if (st == EN_OK) progress_sleep(coll);
     }
     if (st == EN_OK) {
@@ -521,6 +586,7 @@ static void *progress_main(void *argument)
     const en_status word = eni_alive_status(&coll->config.alive);
     eni_group_fail(coll, st == EN_EPEER && word != EN_OK ? word : st);
     eni_flag_set(&p->completed, ENI_PROGRESS_FAILED);
+    eni_flag_set(&p->pairs.ndone, ENI_PROGRESS_FAILED);
     for (int r = 0; r < coll->config.nranks; r++) /* so that the neighbours do not wait for us */
         if (p->streams[r].fd >= 0) shutdown(p->streams[r].fd, SHUT_RDWR);
     return NULL;
@@ -626,6 +692,33 @@ static en_status progress_wait(eni_coll *coll, uint64_t seq)
     return eni_group_status(coll);
 }
 
+static en_status progress_submit_pair(eni_coll *coll, uint64_t n)
+{
+    eni_progress_engine *p = coll->state;
+    EN_TRY(streams_check(coll, &eni_group_pair(coll, n)->op));
+    atomic_store_explicit(&p->pairs.pairs_submitted, n + 1, memory_order_release);
+    eventfd_write(p->wake_fd, 1);
+    return EN_OK;
+}
+
+static bool progress_test_pair(eni_coll *coll, uint64_t n)
+{
+    eni_progress_engine *p = coll->state;
+    return atomic_load_explicit(&p->pairs.pairs_done[n % ENI_COLL_DEPTH], memory_order_acquire) > n;
+}
+
+static en_status progress_wait_pair(eni_coll *coll, uint64_t n)
+{
+    eni_progress_engine *p = coll->state;
+    const eni_alive forever = {.fd = -1}; /* as in progress_wait */
+    for (;;) {
+        const uint64_t ndone = eni_flag_get(&p->pairs.ndone);
+        if (progress_test_pair(coll, n)) return EN_OK;
+        if (ndone == ENI_PROGRESS_FAILED) return eni_group_status(coll);
+        EN_TRY(eni_flag_await(&p->pairs.ndone, ndone + 1, 0, INT64_MAX, &forever));
+    }
+}
+
 static void progress_close(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
@@ -654,5 +747,8 @@ const eni_engine eni_engine_tcp = {
     .submit = progress_submit,
     .test = progress_test,
     .wait = progress_wait,
+    .submit_pair = progress_submit_pair,
+    .test_pair = progress_test_pair,
+    .wait_pair = progress_wait_pair,
     .close = progress_close,
 };

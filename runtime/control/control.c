@@ -175,7 +175,7 @@ void eni_cause_tell(void *fd_, const char *sentence)
 {
     char line[ENI_REASON_MAX + 40];
     const int fd = (int)*(const int64_t *)fd_;
-    snprintf(line, sizeof line, "cause\t%lld\t%.*s\n", (long long)getpid(), (int)ENI_REASON_MAX, sentence);
+    snprintf(line, sizeof line, "cause\t%lld\t%.*s\n", (long long)getpgrp(), (int)ENI_REASON_MAX, sentence);
     if (fd >= 0)
         write_line(fd, line);
     else
@@ -185,7 +185,7 @@ void eni_cause_tell(void *fd_, const char *sentence)
 void eni_end_write(int fd)
 {
     char line[40];
-    snprintf(line, sizeof line, "end\t%lld\n", (long long)getpid());
+    snprintf(line, sizeof line, "end\t%lld\n", (long long)getpgrp());
     if (fd >= 0) write_line(fd, line);
 }
 

@@ -140,7 +140,9 @@ bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_ou
 /* Reports that this process ends because it is done, well or not. A process that ends without this line was
  * ended by a plugin, even if its exit code is 0. Waits a few seconds for room in the pipe.
  *
- *     end \t PID \n */
+ *     end \t PID \n
+ *
+ * PID in both is that of the process group: the launcher's child leads it, and may have started the process. */
 void eni_end_write(int fd);
 bool eni_end_read(const char *line, int64_t *pid_out);
 

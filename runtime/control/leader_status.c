@@ -41,6 +41,12 @@ static void say_place(char *s, const eni_message *wait)
 
 /* ---- explaining ---- */
 
+/* Ranks may sit a sendrecv out: that others are ahead of one does not mean that they have made it. */
+static bool is_sendrecv(const eni_message *wait)
+{
+    return strcmp(wait->what, "sendrecv") == 0;
+}
+
 /* Whether the member has yet to reach the operation that another waits in. */
 static bool is_behind(const eni_leader_member *member, const eni_message *wait)
 {
@@ -112,7 +118,8 @@ static void explain(const eni_leader *leader, const eni_message *wait, char *s)
     }
     say_place(s, wait);
     say(s, ": %d of %d ranks; waiting %.1f s", there, nranks, (double)wait->waited_ns / 1e9);
-    if (behind == 0) say_nobody(leader, s, wait);
+    if (behind == 0 && is_sendrecv(wait)) say(s, " for a partner that has not made it so far");
+    if (behind == 0 && !is_sendrecv(wait)) say_nobody(leader, s, wait);
     for (int32_t r = 0, named = 0; r < nranks && named < NAMED_AT_MOST; r++) {
         if (!is_behind(&leader->members[r], wait)) continue;
         say(s, "%s", named++ == 0 ? " for " : "; ");
@@ -158,7 +165,7 @@ void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_lead
 /* ---- a wait that cannot end ---- */
 
 /* Whether every living rank has reported its wait, nothing has moved for long enough, and none is silent: if
- * they are not all in the same operation, none can proceed. Not while a server is away, an early end is being
+ * they are not all in the same collective, none can proceed. Not while a server is away, an early end is being
  * chosen, a network is emulated, or bytes still flow (a rank counts them as moves). */
 static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_out)
 {
@@ -180,8 +187,9 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
                         now_ns - member->connection->heard_ns < leader->config.peer_timeout_ns / 2;
         if (!is_stuck) return false;
         if (first == NULL) first = member;
-        *is_split_out = *is_split_out || first->wait.step != member->wait.step ||
-                        first->wait.op != member->wait.op || strcmp(first->wait.what, member->wait.what) != 0;
+        *is_split_out = *is_split_out || is_sendrecv(&member->wait) ||
+                        first->wait.step != member->wait.step || first->wait.op != member->wait.op ||
+                        strcmp(first->wait.what, member->wait.what) != 0;
     }
     return first != NULL;
 }

@@ -101,9 +101,18 @@ static en_status hook_step(eni_host *host, const char *name,
 
 static en_status hook_submit(eni_host *host, uint32_t b)
 {
+    en_req *req = host->of[b].reqs;
     begin_hook(host, "submit", &host->buckets[b]);
-    return end_hook(
-        host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b], host->of[b].reqs));
+    const en_status st = host->config.strategy->submit(&host->table, host->state, &host->buckets[b], req);
+    for (int i = EN_REQS; i < EN_REQS + ENI_HOST_FENCE; i++)
+        if (req[i] != ENI_HOST_FENCED) {
+            eni_host_misuse(
+                host,
+                "wrote req[%d], but a bucket has EN_REQS = %d requests a step: req[0] to req[%d] (rule 4)", i,
+                EN_REQS, EN_REQS - 1);
+            req[i] = ENI_HOST_FENCED;
+        }
+    return end_hook(host, st);
 }
 
 static en_status wait_for_all(eni_host *host, const en_req *req)
@@ -217,6 +226,7 @@ void eni_host_close(eni_host *host)
     if (host == NULL) return;
     for (int i = 0; i < ENI_HOST_REQUESTS / ENI_HOST_BLOCK; i++)
         eni_free(host->requests.block[i]);
+    eni_free(host->unsent.req);
     eni_free(host->of);
     eni_free(host->buckets);
     eni_free(host->state);
@@ -274,7 +284,9 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->of[b].is_empty = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
-        memset(host->of[b].reqs, 0, sizeof host->of[b].reqs);
+        host->of[b].stepped_by = NULL;
+        for (int i = 0; i < EN_REQS + ENI_HOST_FENCE; i++)
+            host->of[b].reqs[i] = i < EN_REQS ? 0 : ENI_HOST_FENCED;
     }
     if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
     return hook_step(host, "before_step", host->config.strategy->before_step);
@@ -346,6 +358,20 @@ static const eni_request *forgotten(eni_host *host)
     return NULL;
 }
 
+/* A synchronous strategy that never exchanges is as many models as ranks. Those with EN_REPLICATED are compared at the end,
+ * and a group may be all that a rank ever exchanges with. */
+static en_status has_exchanged(const eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    const bool must = (s->flags & (EN_SYNCHRONOUS | EN_REPLICATED | EN_USES_GROUPS)) == EN_SYNCHRONOUS;
+    if (!must || host->config.world.nranks == 1 || host->requests.next > 1) return EN_OK;
+    return eni_fail(
+        EN_EBUG, "host",
+        "%s (rank %d) sets EN_SYNCHRONOUS, one update a step of all ranks, but has exchanged nothing in %llu "
+        "steps: average in submit, or omit the flag (rule 6)",
+        s->name, host->config.world.rank, (unsigned long long)host->progress.steps);
+}
+
 en_status eni_host_over(eni_host *host, bool is_early)
 {
     const en_strategy *s = host->config.strategy;
@@ -363,9 +389,8 @@ en_status eni_host_over(eni_host *host, bool is_early)
                                   host->counters.param_crc == host->progress.first_crc;
     /* a store that has answered no later version may have dropped this rank's gradients, or wait for more, or
      * have died and come back: then all ranks are asked */
-    if (!host->counters.is_unchanged ||
-        (host->progress.has_answer && host->counters.version <= host->progress.first_version))
-        return EN_OK;
+    if (!host->counters.is_unchanged) return has_exchanged(host);
+    if (host->progress.has_answer && host->counters.version <= host->progress.first_version) return EN_OK;
     return eni_fail(EN_EBUG, "host",
                     "%s (rank %d) has not changed the weights in %llu steps, though gradients were not 0: "
                     "after finish, bucket->param must hold the weights of the next step",

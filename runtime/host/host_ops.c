@@ -80,7 +80,9 @@ static bool has_key(eni_host *host, const char *operation, const char *key, bool
 static double host_num(en_host *table, const char *key)
 {
     eni_host *host = host_of(table);
-    return has_key(host, "num", key, false) ? eni_options_num(host->config.options, key) : 0;
+    return has_key(host, "num", key, false)
+               ? eni_options_num(host->config.options, key, host->config.world.nranks)
+               : 0;
 }
 
 static const char *host_text(en_host *table, const char *key)
@@ -190,6 +192,44 @@ static bool may_write(eni_host *host, const char *operation, en_vec v)
     return false;
 }
 
+/* Whether an operation that the strategy has not waited for works on the vector, a misuse: whether it is done by now
+ * depends on the network. A vector that is only sent may still be read. */
+static bool is_in_use(eni_host *host, const char *operation, en_vec v, bool writes)
+{
+    const int slot = (int)eni_vec_slot(v);
+    uint32_t left = host->requests.n;
+    for (en_req id = host->requests.next; left > 0 && id-- > host->requests.base;) {
+        const eni_request *r = eni_host_request(host, id);
+        left -= r != NULL;
+        if (r == NULL || r->kind == REQ_GPU || r->bucket->id != eni_vec_bucket(v)) continue;
+        const bool is_call = r->kind == REQ_CALL, is_sendrecv = r->op.coll.op == ENI_COLL_SENDRECV;
+        const int out = is_call ? r->op.out : (int)r->op.coll.slot;
+        const int in = is_call ? r->op.in : is_sendrecv ? (int)r->op.coll.slot_in : out;
+        if (slot != in && !(writes && slot == out) && !(r->then_step && slot == ENI_SLOT_PARAM)) continue;
+        eni_host_misuse(
+            host, "called %s on a vector of bucket %u on which its %s works; wait for that first (rule 2)",
+            operation, r->bucket->id, r->what);
+        return true;
+    }
+    return false;
+}
+
+/* Whether this bucket's step was taken already: mean_step is a step. */
+static bool is_second_step(eni_host *host, const char *operation, const en_bucket *bucket)
+{
+    const char **stepped = &host->of[bucket->id].stepped_by;
+    const bool is_second =
+        *stepped != NULL && (strcmp(*stepped, "mean_step") == 0 || strcmp(operation, "mean_step") == 0);
+    if (is_second)
+        eni_host_misuse(
+            host,
+            "called %s on bucket %u after %s: mean_step averages and steps, so that one call is the step "
+            "(rule 6)",
+            operation, bucket->id, *stepped);
+    *stepped = operation;
+    return is_second;
+}
+
 /* Whether the vectors are in the arena; else misuse of `operation`. */
 static bool is_in_arena(eni_host *host, const char *operation)
 {
@@ -211,6 +251,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         return EN_EBUG;
     }
     if (!may_write(host, "lin", y) || !is_in_arena(host, "lin")) return EN_EBUG;
+    if (is_in_use(host, "lin", y, true) || is_in_use(host, "lin", x, false)) return EN_EBUG;
     note_write(host, y);
     const int64_t begin = eni_host_now(host);
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
@@ -227,7 +268,7 @@ static void take_step(eni_host *host, const en_bucket *bucket)
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    if (!host->of[bucket->id].is_empty)
+    if (!host->of[bucket->id].is_empty && !host->config.steps_outside)
         eni_step_range(host->config.optimizer, host->config.buckets->bucket[bucket->id].lo + bucket->lo,
                        vec_address(host, bucket->param) + bucket->lo, slots,
                        vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);
@@ -239,7 +280,11 @@ static en_status host_step(en_host *table, const en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
-    if (!may_write(host, "step", bucket->param)) return EN_EBUG;
+    if (!may_write(host, "step", bucket->param) || is_second_step(host, "step", bucket) ||
+        is_in_use(host, "step", bucket->param, true) || is_in_use(host, "step", bucket->grad, false))
+        return EN_EBUG;
+    for (int i = 0; i < host->slots.noptimizer; i++)
+        if (is_in_use(host, "step", host_slot(table, bucket, i), true)) return EN_EBUG;
     if (host->config.gpu != NULL) return eni_host_gpu_step(host, bucket);
     take_step(host, bucket);
     return EN_OK;
@@ -370,6 +415,7 @@ static en_req host_mean_step(en_host *table, const en_bucket *bucket)
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
     if (host->config.strategy->flags & EN_ROUNDS && !may_write(host, "mean_step", bucket->param))
         return REQUEST_REFUSED;
+    if (is_second_step(host, "mean_step", bucket)) return REQUEST_REFUSED;
     if (host->config.gpu != NULL) {
         eni_request *r = request_new(host, REQ_GPU, bucket);
         if (r == NULL) return REQUEST_REFUSED;
@@ -464,6 +510,13 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
+    const int self = host->config.world.rank;
+    if (in == out && to != self && from != self) {
+        eni_host_misuse(host, "called sendrecv to receive into the vector of bucket %u that it sends",
+                        bucket->id);
+        host->hook.verdict = EN_EINVAL;
+        return REQUEST_REFUSED;
+    }
     const int who = find_group(host, EN_WORLD);
     if (who == NONE || !is_in_arena(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
@@ -527,6 +580,10 @@ static bool delay_call(eni_host *host, eni_request *r)
     if (before == NULL) return false;
     r->failed = before->failed;
     if (r->failed != EN_OK) return true; /* never sent */
+    if (host->unsent.req == NULL)
+        host->unsent.req = eni_alloc_array(ENI_HOST_REQUESTS, sizeof *host->unsent.req);
+    r->failed = host->unsent.req == NULL ? EN_ENOMEM : EN_OK;
+    if (r->failed != EN_OK) return true;
     r->is_unsent = true;
     r->after = before->id;
     host->unsent.req[host->unsent.end++ % ENI_HOST_REQUESTS] = r->id;
@@ -662,8 +719,12 @@ en_status eni_host_wait(eni_host *host, en_req req)
 
 static en_status host_wait(en_host *table, en_req req)
 {
-    if (!eni_host_is_on_thread(host_of(table), "wait")) return EN_EBUG;
-    return eni_host_wait(host_of(table), req);
+    eni_host *host = host_of(table);
+    if (!eni_host_is_on_thread(host, "wait")) return EN_EBUG;
+    const bool is_submit = host->hook.place.hook != NULL && strcmp(host->hook.place.hook, "submit") == 0;
+    if (!is_submit || (req >= host->requests.next && req != REQUEST_REFUSED)) return eni_host_wait(host, req);
+    eni_host_misuse(host, "called wait, while backward goes on: wait in finish (rule 4)");
+    return EN_EBUG;
 }
 
 /* No transport carries a word yet: every answer's is 0. */

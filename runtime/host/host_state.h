@@ -20,7 +20,8 @@
 #include "core/clock.h"
 #include "runtime/host/host.h"
 
-enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 64, ENI_HOST_NAME = 48 };
+enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 8, ENI_HOST_NAME = 48, ENI_HOST_FENCE = 4 };
+#define ENI_HOST_FENCED UINT64_C(0x5ea1ed5ea1ed5ea1)
 
 typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL, REQ_GPU } eni_request_kind;
 
@@ -70,7 +71,7 @@ typedef struct eni_host_requests {
 
 /* Calls that are not sent yet: req[begin % ..] up to end. */
 typedef struct eni_host_unsent {
-    en_req req[ENI_HOST_REQUESTS];
+    en_req *req; /* (ENI_HOST_REQUESTS), made when first used */
     uint64_t begin, end;
 } eni_host_unsent;
 
@@ -97,8 +98,11 @@ typedef struct eni_host_bucket {
     uint64_t grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
     /* samples since the bucket's last push: this rank's, or its host's if it pushes for it */
     uint64_t uncovered;
-    en_req calling;       /* its last call */
-    en_req reqs[EN_REQS]; /* the strategy's */
+    en_req calling;         /* its last call */
+    const char *stepped_by; /* "step", "mean_step": in this step; NULL: neither so far */
+    en_req
+        reqs[EN_REQS +
+             ENI_HOST_FENCE]; /* the strategy's; behind them ENI_HOST_FENCED, for a plugin that miscounts */
 } eni_host_bucket;
 
 /* Whether the strategy trains at all; not where vectors lie on a GPU. */

@@ -4,6 +4,7 @@
  * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
  * over [lo, hi) as each rank planned it. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -12,6 +13,8 @@
 #include "runtime/sim/world.h"
 
 /* ---- collectives --------------------------------------------------------------------------------------- */
+
+enum { NOBODY = -2 }; /* for eni_sim_rank_begin: no rank in particular */
 
 /* One rank's part in a collective. */
 typedef struct rank_part {
@@ -29,6 +32,7 @@ struct eni_collective {
     uint32_t bucket;
     uint64_t count;
     int32_t first, n, joined; /* its lowest rank; ranks */
+    int32_t lowest;           /* place of those that have joined */
     rank_part entries[];
 };
 
@@ -43,24 +47,22 @@ static uint64_t samples_of(const eni_collective *c)
 /* The mean of elements [lo, hi) of all entries; one without samples is left out. */
 static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64_t lo, uint64_t hi)
 {
-    const float *from[ENI_MEAN_MAX];
-    uint64_t weight[ENI_MEAN_MAX];
     for (int32_t i = 0; i < c->n; i++) {
-        from[i] = c->entries[i].data + lo;
-        weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
+        sim->means.from[i] = c->entries[i].data + lo;
+        sim->means.weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
     }
-    eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
+    eni_mean_ranks(dst, sim->means.from, sim->means.weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
-    mean(sim, c, sim->gradients.scratch, 0, c->count);
+    mean(sim, c, sim->means.scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
-        memcpy(e->data + lo, sim->gradients.scratch + lo, (hi - lo) * sizeof(float));
+        memcpy(e->data + lo, sim->means.scratch + lo, (hi - lo) * sizeof(float));
     }
 }
 
@@ -97,6 +99,8 @@ static void complete(void *sim_, void *collective)
 {
     eni_sim *sim = sim_;
     eni_collective *c = collective;
+    for (int32_t i = 0; i < c->n; i++)
+        eni_gradients_await(c->entries[i].rank);
     if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
         copy_parts(c);
     else
@@ -118,7 +122,8 @@ static void complete(void *sim_, void *collective)
     sim->in_flight--;
 }
 
-/* All have joined: the links of the group are busy for as long as a ring needs. */
+/* All have joined: the links of the group are busy for as long as a ring needs, each of whose hops takes as long as between the
+ * two neighbours that are farthest apart. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
     eni_collective **at = &sim->exchanges.collectives;
@@ -128,9 +133,12 @@ static void begin(eni_sim *sim, eni_collective *c)
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
+    double hop = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        hop = fmax(hop, eni_network_hop(&sim->network, c->entries[i].rank->world.rank,
+                                        c->entries[(i + 1) % c->n].rank->world.rank, piece));
     sim->in_flight++;
-    eni_sim_post(sim,
-                 eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_network_hops(&sim->network, hops, piece)),
+    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span((double)hops * hop)),
                  complete, c);
 }
 
@@ -166,6 +174,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     c->count = op->count;
     c->n = who->n;
     c->first = who->first;
+    c->lowest = who->place;
     c->next = sim->exchanges.collectives;
     sim->exchanges.collectives = c;
     return c;
@@ -177,17 +186,16 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     const circle who = circle_of(rank, group);
     eni_collective *c = find_or_make(rank, group, &who, op);
     if (c == NULL) return EN_ENOMEM;
-    for (int32_t i = 0; i < c->n; i++) { /* the first to come, if any */
-        const rank_part *other = &c->entries[i];
-        if (other->rank == NULL) continue;
+    const rank_part *other = &c->entries[c->lowest];
+    if (other->rank != NULL) {
         const eni_call_position ours = eni_group_position(1, c->number, op),
                                 theirs = eni_group_position(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
         eni_sim_fail(sim, st); /* the others would wait without end */
         EN_TRY(st);
-        break;
     }
-    *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, 0);
+    if (who.place < c->lowest) c->lowest = who.place;
+    *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, NOBODY);
     c->entries[who.place] = (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
     return EN_OK;
@@ -195,29 +203,38 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
 
 /* ---- sendrecvs ----------------------------------------------------------------------------------------- */
 
-/* Half of a sendrecv: a vector on its way or arrived, or a rank that waits for one. They meet first come,
- * first served per (from, to, bucket). */
+/* Half of a sendrecv: a vector on its way or arrived, or a rank that waits for one. They meet in order on each
+ * link (from, to). */
 struct eni_sendrecv {
     eni_sendrecv *next;
     int32_t from, to;
-    uint32_t bucket;
     bool is_wanted; /* the receiver's half */
-    float *in;
+    eni_coll_op op;
+    uint64_t after;   /* collectives before it */
     uint64_t request; /* ticket */
-    uint64_t count;
-    float out[];
+    float out[];      /* (op.count) the sender's */
 };
 
+/* The sender has waited for it, too: one that writes to its vector earlier, or needs more room on the way than
+ * real links have, is not to succeed here. */
 static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 {
     eni_sim_rank *to = &sim->ranks[wanted->to];
-    memcpy(wanted->in, sent->out, sent->count * sizeof(float));
-    to->result->recv += sent->count * sizeof(float);
+    const eni_call_position ours = eni_group_half(1, 0, wanted->after, &wanted->op),
+                            theirs = eni_group_half(1, 0, sent->after, &sent->op);
+    eni_sim_fail(sim, eni_group_agree(wanted->to, &ours, wanted->from, &theirs));
+    if (sim->status == EN_OK) {
+        eni_gradients_await(to);
+        memcpy(eni_sim_rank_at(to, wanted->op.slot_in, wanted->op.bucket), sent->out,
+               sent->op.count * sizeof(float));
+        to->result->recv += sent->op.count * sizeof(float);
+    }
     eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_SENDRECV,
                                      .rank = wanted->to,
                                      .peer = wanted->from,
-                                     .bucket = wanted->bucket});
+                                     .bucket = wanted->op.bucket});
     eni_sim_rank_part_done(to, wanted->request, EN_OK);
+    eni_sim_rank_part_done(&sim->ranks[sent->from], sent->request, EN_OK);
     eni_sim_free(sim, sent);
     eni_sim_free(sim, wanted);
 }
@@ -228,8 +245,7 @@ static void match(eni_sim *sim, eni_sendrecv *half)
     eni_sendrecv **at = &sim->exchanges.sendrecvs;
     for (; *at != NULL; at = &(*at)->next) {
         eni_sendrecv *other = *at;
-        if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||
-            other->is_wanted == half->is_wanted)
+        if (other->from != half->from || other->to != half->to || other->is_wanted == half->is_wanted)
             continue;
         *at = other->next;
         deliver(sim, half->is_wanted ? other : half, half->is_wanted ? half : other);
@@ -251,35 +267,56 @@ static void sendrecv_head(void *sim_, void *half_)
     eni_sim *sim = sim_;
     eni_sendrecv *half = half_;
     const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, half->from, half->to,
-                                          half->count * sizeof(float));
+                                          half->op.count * sizeof(float));
     eni_sim_post(sim, at, sendrecv_arrived, half);
 }
 
-static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)
+/* The vector as it is now leaves for op->to. */
+static en_status send_half(eni_sim_rank *rank, const eni_sendrecv *half)
 {
     eni_sim *sim = rank->sim;
-    const uint64_t bytes = op->count * sizeof(float);
-    eni_sendrecv *sent = eni_sim_alloc(sim, sizeof *sent + bytes),
-                 *wanted = eni_sim_alloc(sim, sizeof *wanted);
-    if (sent == NULL || wanted == NULL) return EN_ENOMEM;
-    *sent = (eni_sendrecv){.from = rank->world.rank, .to = op->to, .bucket = op->bucket, .count = op->count};
-    memcpy(sent->out, eni_sim_rank_at(rank, op->slot, op->bucket), bytes);
+    const uint64_t bytes = half->op.count * sizeof(float);
+    eni_sendrecv *sent = eni_sim_alloc(sim, sizeof *sent + bytes);
+    if (sent == NULL) return EN_ENOMEM;
+    *sent = *half;
+    sent->is_wanted = false;
+    sent->from = rank->world.rank;
+    sent->to = half->op.to;
+    memcpy(sent->out, eni_sim_rank_at(rank, half->op.slot, half->op.bucket), bytes);
     rank->result->sent += bytes;
     sim->in_flight++;
-    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, rank->world.rank, op->to, bytes);
-    EN_TRY(eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent));
-    *ticket_out = eni_sim_rank_begin(rank, 1, "a sendrecv", op->bucket, op->from);
-    *wanted = (eni_sendrecv){.from = op->from,
-                             .to = rank->world.rank,
-                             .bucket = op->bucket,
-                             .is_wanted = true,
-                             .in = eni_sim_rank_at(rank, op->slot_in, op->bucket),
-                             .request = *ticket_out};
+    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, sent->from, sent->to, bytes);
+    return eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent);
+}
+
+/* A half with the rank itself is on no link. */
+static en_status sendrecv(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
+{
+    eni_sim *sim = rank->sim;
+    const int32_t self = rank->world.rank;
+    const uint32_t parts = (op->to != self) + (op->from != self);
+    *ticket_out =
+        eni_sim_rank_begin(rank, parts, "a sendrecv", op->bucket, op->from != self ? op->from : op->to);
+    const eni_sendrecv half = {.from = op->from,
+                               .to = self,
+                               .is_wanted = true,
+                               .op = *op,
+                               .after = rank->coll_calls[group],
+                               .request = *ticket_out};
+    if (op->from == self && op->slot_in != op->slot)
+        memcpy(eni_sim_rank_at(rank, op->slot_in, op->bucket), eni_sim_rank_at(rank, op->slot, op->bucket),
+               op->count * sizeof(float));
+    if (op->to != self) EN_TRY(send_half(rank, &half));
+    if (op->from == self) return EN_OK;
+    eni_sendrecv *wanted = eni_sim_alloc(sim, sizeof *wanted);
+    if (wanted == NULL) return EN_ENOMEM;
+    *wanted = half;
     match(sim, wanted);
     return EN_OK;
 }
 
 en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
-    return op->op == ENI_COLL_SENDRECV ? sendrecv(rank, op, ticket_out) : join(rank, group, op, ticket_out);
+    return op->op == ENI_COLL_SENDRECV ? sendrecv(rank, group, op, ticket_out)
+                                       : join(rank, group, op, ticket_out);
 }

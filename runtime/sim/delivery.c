@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -32,7 +33,7 @@ void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *dat
 {
     const int32_t rank = header->rank, node = sim->stores.all[header->shard].node;
     const bool is_up = eni_sim_is_to_store(header);
-    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes);
+    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes + ENI_CANARY * sizeof(float));
     if (m == NULL) {
         eni_sim_fail(sim, EN_ENOMEM);
         return;
@@ -98,6 +99,7 @@ static void timer_due(void *sim, void *store_)
 
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
 {
+    if (store->sim->config->order != NULL) return; /* it was recorded */
     store->timer_ns = when_ns;
     if (when_ns != INT64_MAX) eni_sim_post(store->sim, when_ns, timer_due, store);
 }
@@ -106,7 +108,7 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
-    stamped.now_ns = sim->queue.now_ns;
+    stamped.now_ns = sim->config->order != NULL ? store->replay.now_ns : sim->queue.now_ns;
     eni_store_look(store->core, stamped.now_ns);
     EN_TRY(eni_store_step(store->core, &stamped, &sim->stores.actions));
     for (uint32_t i = 0; i < sim->stores.actions.n; i++) {
@@ -125,6 +127,18 @@ static void release(void *message_)
     eni_sim_free(m->sim, m);
 }
 
+/* Beside the log, whose digest is that of earlier versions. */
+static void trace_taken(eni_sim_store *store, eni_sim_event event)
+{
+    const eni_sim_config *c = store->sim->config;
+    if (!c->traces_taken || c->trace == NULL) return;
+    event.at_ns = store->sim->queue.now_ns;
+    event.type = ENI_SIM_TAKEN;
+    event.weight = eni_store_last_weight(store->core);
+    eni_store_weights(store->core, event.bucket, &event.version);
+    c->trace(c->trace_user, &event);
+}
+
 /* A call's message lives until the store releases its payload. */
 static en_status call_store(eni_sim_store *store, eni_sim_message *m)
 {
@@ -132,13 +146,14 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
     const bool is_push = h->bytes > 0;
     uint64_t version = 0;
     eni_store_weights(store->core, h->bucket, &version);
-    eni_sim_log(store->sim, (eni_sim_event){.type = ENI_SIM_PUSH,
-                                            .rank = h->rank,
-                                            .peer = store->peer,
-                                            .bucket = h->bucket,
-                                            .clock = h->seq,
-                                            .version = version,
-                                            .base = h->base_version});
+    const eni_sim_event arrival = {.type = ENI_SIM_PUSH,
+                                   .rank = h->rank,
+                                   .peer = store->peer,
+                                   .bucket = h->bucket,
+                                   .clock = h->seq,
+                                   .version = version,
+                                   .base = h->base_version};
+    eni_sim_log(store->sim, arrival);
     const eni_store_event event = {.type = ENI_STORE_CALL,
                                    .client = h->rank,
                                    .incarnation = h->incarnation,
@@ -153,9 +168,11 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
                                    .covered = h->covered,
                                    .payload = {.data = is_push ? m->data : NULL,
                                                .count = h->bytes / sizeof(float),
+                                               .flags = ENI_PAYLOAD_HAS_ROOM,
                                                .release = is_push ? release : NULL,
                                                .owner = m}};
     const en_status st = eni_delivery_handle(store, &event);
+    if (is_push && st == EN_OK) trace_taken(store, arrival);
     if (!is_push) release(m);
     return st;
 }
@@ -178,6 +195,16 @@ en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message)
                                                 : finish_at_store(store, message);
 }
 
+/* The recorded order decides when. */
+static en_status take_in_turn(eni_sim_store *store, eni_sim_message *message)
+{
+    eni_replay_wait(store, message);
+    while (eni_replay_next(store, &message))
+        EN_TRY(message != NULL ? eni_delivery_take(store, message)
+                               : eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
+    return EN_OK;
+}
+
 /* ---- the ranks' clients -------------------------------------------------------------------------------- */
 
 /* Copies an answer's vector to the rank. */
@@ -186,6 +213,7 @@ static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
     const eni_header *h = &answer->header;
     const eni_sim_call *call = &rank->calls[h->bucket];
     if (call->in != NULL && h->bytes > 0) {
+        eni_gradients_await(rank);
         memcpy(call->in + eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo, answer->data,
                h->bytes);
         rank->result->recv += h->bytes;
@@ -228,7 +256,8 @@ void eni_delivery_event(eni_sim_rank *rank, const eni_client_event *event)
     step(rank, event, NULL);
 }
 
-static void arrived(void *sim_, void *message_)
+/* A message is at its end, and a store has handled it. */
+static void handled(void *sim_, void *message_)
 {
     eni_sim *sim = sim_;
     eni_sim_message *m = message_;
@@ -236,8 +265,9 @@ static void arrived(void *sim_, void *message_)
     sim->in_flight--;
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
-        const en_status st = sim->config->faults != NULL ? sim->config->faults->at_store(store, m)
-                                                         : eni_delivery_take(store, m);
+        const en_status st = sim->config->faults != NULL  ? sim->config->faults->at_store(store, m)
+                             : sim->config->order != NULL ? take_in_turn(store, m)
+                                                          : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;
     }
@@ -245,6 +275,33 @@ static void arrived(void *sim_, void *message_)
     if (rank->client.incarnation == h->incarnation)
         step(rank, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = h}, m);
     release(m);
+}
+
+/* When a store has handled this call, after those that came before it; the announcement that a rank has finished only queues. */
+static int64_t handled_ns(eni_sim_store *store, const eni_header *h)
+{
+    const eni_sim *sim = store->sim;
+    const eni_sim_service *service = &sim->config->service;
+    double ns = 0;
+    if (h->type == ENI_MSG_CALL) {
+        const eni_rng_key key = {sim->config->seed, ENI_RNG_SIM, UINT32_C(1) << 31 | h->shard,
+                                 store->nserved++};
+        if (service->of_shard != NULL) ns = eni_law_draw(&service->of_shard[h->shard], &key);
+        ns += (double)h->bytes * service->ns_per_byte;
+    }
+    return eni_virtual_occupy(&store->free_ns, sim->queue.now_ns, eni_virtual_span(ns));
+}
+
+static void arrived(void *sim_, void *message)
+{
+    eni_sim *sim = sim_;
+    const eni_header *h = &((const eni_sim_message *)message)->header;
+    const bool is_served = eni_sim_is_to_store(h) && (int32_t)h->shard < sim->stores.nshards;
+    const int64_t at = is_served ? handled_ns(&sim->stores.all[h->shard], h) : 0;
+    if (at > sim->queue.now_ns)
+        eni_sim_post(sim, at, handled, message);
+    else
+        handled(sim, message);
 }
 
 bool eni_delivery_is_client(const eni_sim_rank *rank)

@@ -1,9 +1,8 @@
-/* fiber.c - fibers by ucontext(3): each has a mapped stack above a guard page; resume and leave swap
+/* fiber.c - fibers by ucontext(3): each lies at the top of its stack, above a guard page; resume and leave swap
  * contexts, and announce it to the sanitizers. */
 #include "runtime/sim/fiber.h"
 
 #include <errno.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -16,19 +15,27 @@
 #endif
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #define HAS_ASAN 1
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
 #endif
 #if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
 #define HAS_TSAN 1
 #include <sanitizer/tsan_interface.h>
 #endif
 
+/* Guard pages by mprotect(2) take two mappings each, of which a Linux process has 65,530. */
+enum { GUARD_INSTALL = 102 /* MADV_GUARD_INSTALL: Linux 6.13 */, MOST_PROTECTED = 8192 };
+
+struct eni_stacks {
+    char *memory; /* n times a guard page, then a stack */
+    size_t stride, bytes, page;
+};
+
 struct eni_fiber {
     ucontext_t self, scheduler;
     void (*body)(void *user);
     void *user;
-    char *memory; /* guard page, then the stack */
-    size_t bytes, page;
+    char *bottom; /* of the stack */
+    size_t bytes;
     bool has_ended;
     void *tsan_self, *tsan_scheduler;
     void *asan_self;                 /* the fiber's fake stack while it is left */
@@ -85,8 +92,7 @@ void eni_fiber_resume(eni_fiber *fiber)
 #ifdef HAS_TSAN
     fiber->tsan_scheduler = __tsan_get_current_fiber();
 #endif
-    announce_switch(&scheduler_fake, fiber->memory + fiber->page, fiber->bytes - fiber->page,
-                    fiber->tsan_self);
+    announce_switch(&scheduler_fake, fiber->bottom, fiber->bytes, fiber->tsan_self);
     swapcontext(&fiber->scheduler, &fiber->self);
     confirm_switch(scheduler_fake, NULL, NULL);
 }
@@ -103,33 +109,54 @@ bool eni_fiber_has_ended(const eni_fiber *fiber)
 
 /* ---- new and free -------------------------------------------------------------------------------------- */
 
-en_status eni_fiber_new(void (*body)(void *user), void *user, size_t stack_bytes, eni_fiber **fiber_out)
+en_status eni_stacks_open(int32_t n, size_t bytes, eni_stacks **stacks_out)
 {
-    eni_fiber *f = eni_alloc(sizeof *f);
-    if (f == NULL) return EN_ENOMEM;
-    f->body = body;
-    f->user = user;
-    f->page = eni_page_bytes();
-    f->bytes = eni_round_up(stack_bytes, f->page) + f->page;
-    f->memory = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE,
+    eni_stacks *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    s->page = eni_page_bytes();
+    s->stride = eni_round_up(bytes, s->page) + s->page;
+    s->bytes = s->stride * (size_t)n;
+    s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-    if (f->memory == MAP_FAILED || mprotect(f->memory, f->page, PROT_NONE) != 0) {
-        eni_error("fiber", "no stack of %zu bytes for a rank: %s", f->bytes, strerror(errno));
-        if (f->memory == MAP_FAILED) f->memory = NULL;
-        eni_fiber_free(f);
+    if (s->memory == MAP_FAILED) {
+        eni_error("fiber",
+                  "cannot map the stacks of %d ranks, %zu MiB: %s; simulate fewer or raise ulimit -v", n,
+                  s->bytes >> 20, strerror(errno));
+        eni_free(s);
         return EN_ENOMEM;
     }
+    madvise(s->memory, s->bytes, MADV_NOHUGEPAGE); /* one would be the memory of eight stacks */
+    *stacks_out = s;
+    return EN_OK;
+}
+
+void eni_stacks_close(eni_stacks *stacks)
+{
+    if (stacks == NULL) return;
+    munmap(stacks->memory, stacks->bytes);
+    eni_free(stacks);
+}
+
+eni_fiber *eni_fiber_new(eni_stacks *stacks, int32_t index, void (*body)(void *user), void *user)
+{
+    char *guard = stacks->memory + (size_t)index * stacks->stride;
+    /* The fiber takes the top of its stack, whose page is in use in any case. */
+    const size_t above = eni_round_up(sizeof(eni_fiber), ENI_LINE);
+    eni_fiber *f = (eni_fiber *)(void *)(guard + stacks->stride - above);
+    *f = (eni_fiber){.body = body, .user = user, .bottom = guard + stacks->page};
+    f->bytes = stacks->stride - stacks->page - above;
+    if (madvise(guard, stacks->page, GUARD_INSTALL) != 0 && index < MOST_PROTECTED)
+        mprotect(guard, stacks->page, PROT_NONE);
     getcontext(&f->self);
-    f->self.uc_stack.ss_sp = f->memory + f->page;
-    f->self.uc_stack.ss_size = f->bytes - f->page;
+    f->self.uc_stack.ss_sp = f->bottom;
+    f->self.uc_stack.ss_size = f->bytes;
     f->self.uc_link = NULL; /* enter() leaves for good and never returns */
     const uintptr_t address = (uintptr_t)f;
     makecontext(&f->self, (void (*)(void))enter, 2, (unsigned)(address >> 32), (unsigned)address);
 #ifdef HAS_TSAN
     f->tsan_self = __tsan_create_fiber(0);
 #endif
-    *fiber_out = f;
-    return EN_OK;
+    return f;
 }
 
 void eni_fiber_free(eni_fiber *fiber)
@@ -138,6 +165,7 @@ void eni_fiber_free(eni_fiber *fiber)
 #ifdef HAS_TSAN
     if (fiber->tsan_self) __tsan_destroy_fiber(fiber->tsan_self);
 #endif
-    if (fiber->memory != NULL) munmap(fiber->memory, fiber->bytes);
-    eni_free(fiber);
+#ifdef HAS_ASAN
+    __asan_unpoison_memory_region(fiber->bottom, fiber->bytes);
+#endif
 }

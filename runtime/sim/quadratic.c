@@ -6,10 +6,13 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "runtime/net/host_info.h"
+
+enum { PERIOD = 11, WORTH_THREADS = 4096 /* elements; fewer take less than the change of threads */ };
 
 static double curvature(uint64_t i)
 {
-    return 0.5 + (double)(i % 11) / 10;
+    return 0.5 + (double)(i % PERIOD) / 10;
 }
 
 static uint64_t samples_of(void *quadratic, uint64_t micro_batch)
@@ -23,9 +26,12 @@ static en_status gradient_of(void *quadratic, int rank, uint64_t micro_batch, co
     (void)rank;
     const eni_quadratic *q = quadratic;
     const eni_rng_key key = {q->seed, ENI_RNG_SYNTHETIC, 0, micro_batch};
-    for (uint64_t i = 0; i < q->problem.count; i++) {
+    double by[PERIOD];
+    for (uint64_t k = 0; k < PERIOD; k++)
+        by[k] = curvature(k);
+    for (uint64_t i = 0, k = 0; i < q->problem.count; i++, k = k + 1 < PERIOD ? k + 1 : 0) {
         const double noise = q->noise != 0 ? q->noise * (2 * eni_rng_unit(&key, i) - 1) : 0;
-        grad[i] = (float)(curvature(i) * ((double)param[i] - 1 - noise));
+        grad[i] = (float)(by[k] * ((double)param[i] - 1 - noise));
     }
     return EN_OK;
 }
@@ -65,7 +71,8 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
                                    .init = q->init,
                                    .samples = samples_of,
                                    .grad = gradient_of,
-                                   .user = q};
+                                   .user = q,
+                                   .threads = count >= WORTH_THREADS ? eni_host_info_cores() : 1};
     return EN_OK;
 }
 

@@ -97,14 +97,12 @@ static void mean_of_stores(const eni_sim *sim, float *flat_out)
 {
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        const float *from[ENI_MEAN_MAX];
-        uint64_t one[ENI_MEAN_MAX];
-        for (int32_t k = 0; k < sim->stores.n; k++) {
-            from[k] = eni_store_weights(sim->stores.all[k].core, b, NULL);
-            one[k] = 1;
+        for (int32_t k = 0; k < sim->stores.n; k++) { /* one on each rank */
+            sim->means.from[k] = eni_store_weights(sim->stores.all[k].core, b, NULL);
+            sim->means.weight[k] = 1;
         }
-        eni_mean_ranks(flat_out + range->lo, from, one, sim->stores.n, ENI_SUM_RANK, range->hi - range->lo, 0,
-                       range->hi - range->lo);
+        eni_mean_ranks(flat_out + range->lo, sim->means.from, sim->means.weight, sim->stores.n, ENI_SUM_RANK,
+                       range->hi - range->lo, 0, range->hi - range->lo);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "runtime/sim/sim.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,12 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "run/rank_groups.h"
+#include "runtime/net/host_info.h"
 #include "runtime/sim/world.h"
 
 enum {
     STACK_BYTES = 256 * 1024, /* committed as touched; a hook that logs needs some KB of it */
+    LEAST_BYTES = 16 * 1024,  /* of a rank, besides its vectors */
     DEFAULT_CAP = 25 << 20,   /* as --bucket-cap-mb */
     STUCK_EVENTS = 100000000  /* that bring no gradient */
 };
@@ -35,11 +38,10 @@ static en_status check(const eni_sim_config *c)
 {
     const char *why = NULL;
     const uint32_t flags = c->strategy->flags;
-    const bool has_means = !(flags & EN_STORE_ON_SERVERS) || flags & (EN_SYNCHRONOUS | EN_USES_GROUPS);
     if (c->nranks < 1 || c->nranks > ENI_SIM_RANKS_MAX)
-        why = "expected 1 to 20000 ranks";
-    else if (c->nranks > ENI_MEAN_MAX && has_means)
-        why = "a mean is over at most 1024 ranks; ps-async and ssp take more";
+        why = "expected 1 to 1000000 ranks";
+    else if (c->nranks > 1024 && flags & EN_STORE_ON_RANKS)
+        why = "each of its stores on the ranks knows each rank: at most 1024 of them";
     else if (c->nshards < 1 || c->nshards > 1024)
         why = "expected 1 to 1024 shards";
     else if (c->local_size < 1 || c->nranks % c->local_size != 0)
@@ -52,6 +54,8 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults need a strategy with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
+    else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
+        why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
     else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
@@ -59,6 +63,20 @@ static en_status check(const eni_sim_config *c)
                     "cannot simulate %s with %d ranks, %d of them per host, %d shards and %" PRIu64
                     " micro-batches per step: %s",
                     c->strategy->name, c->nranks, c->local_size, c->nshards, c->accumulate, why);
+}
+
+/* A rank needs its weights, a gradient that is computed or on its way, and a stack. A run that does not fit would be killed
+ * half-way. */
+static en_status check_memory(const eni_sim_config *c)
+{
+    const double each = 2 * (double)c->problem->count * sizeof(float) + LEAST_BYTES,
+                 has = (double)eni_host_info_memory();
+    if (each * c->nranks <= has) return EN_OK;
+    return eni_fail(EN_EINVAL, "sim",
+                    "%d ranks with %" PRIu64
+                    " weights each need %.1f GB of memory, and this machine has %.1f GB: "
+                    "give -n %.0f or fewer, or a smaller model",
+                    c->nranks, c->problem->count, each * c->nranks * 1e-9, has * 1e-9, floor(has / each));
 }
 
 /* The configuration with its defaults filled in. */
@@ -78,19 +96,43 @@ static float *new_flat(const eni_sim *sim)
     return eni_alloc_array(sim->config->problem->count, sizeof(float));
 }
 
-static en_status open_rank(eni_sim *sim, int32_t index)
+static void open_rank(eni_sim *sim, int32_t index)
 {
     eni_sim_rank *rank = &sim->ranks[index];
     const eni_sim_problem *problem = sim->config->problem;
     rank->sim = sim;
     rank->result = &sim->result->rank[index];
-    rank->world = (en_world){.size = sizeof(en_world), .rank = index, .nranks = sim->nranks};
-    eni_rank_groups_place(sim->hosts, sim->groups, &rank->world);
-    EN_TRY(eni_arena_open(problem->count, ENI_ARENA_NSLOTS, false, &rank->arena));
+    rank->arena = &sim->memory.arenas[index];
     rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
     rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
     memcpy(rank->param, problem->init, problem->count * sizeof(float));
-    return eni_fiber_new(eni_sim_rank_body, rank, STACK_BYTES, &rank->fiber);
+    rank->fiber = eni_fiber_new(sim->memory.stacks, index, eni_sim_rank_body, rank);
+}
+
+/* Sets each rank's place in the world, and reserves the memory of all. */
+static en_status open_ranks(eni_sim *sim)
+{
+    const size_t n = (size_t)sim->nranks;
+    en_world *worlds = eni_alloc_array(n, sizeof *worlds);
+    sim->ranks = eni_alloc_array(n, sizeof *sim->ranks);
+    sim->memory.arenas = eni_alloc_array(n, sizeof *sim->memory.arenas);
+    sim->result->rank = eni_alloc_array(n, sizeof *sim->result->rank);
+    if (worlds == NULL || sim->ranks == NULL || sim->memory.arenas == NULL || sim->result->rank == NULL) {
+        eni_free(worlds);
+        return EN_ENOMEM;
+    }
+    sim->result->nranks = sim->nranks;
+    for (int32_t r = 0; r < sim->nranks; r++)
+        worlds[r] = (en_world){.size = sizeof *worlds, .rank = r, .nranks = sim->nranks};
+    eni_rank_groups_place_all(sim->hosts, sim->groups, sim->nranks, worlds);
+    for (int32_t r = 0; r < sim->nranks; r++)
+        sim->ranks[r].world = worlds[r];
+    eni_free(worlds);
+    EN_TRY(eni_arenas_open(sim->config->problem->count, ENI_ARENA_NSLOTS, sim->nranks, sim->memory.arenas));
+    EN_TRY(eni_stacks_open(sim->nranks, STACK_BYTES, &sim->memory.stacks));
+    for (int32_t r = 0; r < sim->nranks; r++)
+        open_rank(sim, r);
+    return EN_OK;
 }
 
 static en_status start_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
@@ -118,7 +160,9 @@ static void ask_for_weights(void *sim_, void *rank)
 {
     eni_sim *sim = sim_;
     const double bytes = (double)sim->buckets->count * sizeof(float);
-    eni_sim_post(sim, sim->queue.now_ns + eni_network_hops(&sim->network, 2, bytes), come_in, rank);
+    const double hop =
+        eni_network_hop(&sim->network, ((eni_sim_rank *)rank)->world.rank, sim->stores.all[0].node, bytes);
+    eni_sim_post(sim, sim->queue.now_ns + eni_virtual_span(2 * hop), come_in, rank);
 }
 
 static en_status check_visits(const eni_sim *sim)
@@ -167,24 +211,24 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
-    sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
-    sim->gradients.scratch = new_flat(sim);
+    sim->means.scratch = new_flat(sim);
+    sim->means.from = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.from);
+    sim->means.weight = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.weight);
     sim->exchanges.group_free_ns =
         eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.group_free_ns);
-    if (sim->ranks == NULL || sim->result->rank == NULL || sim->gradients.scratch == NULL ||
+    if (sim->means.scratch == NULL || sim->means.from == NULL || sim->means.weight == NULL ||
         sim->exchanges.group_free_ns == NULL)
         return EN_ENOMEM;
-    sim->result->nranks = sim->nranks;
     if (is_alone(c)) {
         sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
         for (uint64_t i = 0; sim->gradients.micro != NULL && i < c->accumulate; i++)
             if ((sim->gradients.micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
         if (sim->gradients.micro == NULL) return EN_ENOMEM;
     }
-    for (int32_t r = 0; r < sim->nranks; r++)
-        EN_TRY(open_rank(sim, r));
+    EN_TRY(open_ranks(sim));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_replay_check(sim));
+    EN_TRY(eni_gradients_open(sim));
     if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(eni_sim_comes_later(sim, r)
@@ -195,24 +239,27 @@ static en_status open_world(eni_sim *sim)
 
 static void close_rank(eni_sim_rank *rank)
 {
+    eni_gradients_await(rank);
     eni_fiber_free(rank->fiber);
     eni_host_close(rank->host);
     eni_delivery_close_client(rank);
-    eni_arena_close(rank->arena);
     free(rank->pending);
 }
 
 en_status eni_sim_restart_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
 {
-    close_rank(&sim->ranks[index]);
-    sim->ranks[index] = (eni_sim_rank){0};
-    EN_TRY(open_rank(sim, index));
+    eni_sim_rank *rank = &sim->ranks[index];
+    close_rank(rank);
+    memset(rank->arena->base, 0, rank->arena->bytes);
+    *rank = (eni_sim_rank){.world = rank->world};
+    open_rank(sim, index);
     return start_rank(sim, index, incarnation);
 }
 
 static void close_world(eni_sim *sim)
 {
     if (sim->config->faults != NULL) sim->config->faults->close(sim);
+    eni_gradients_close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks != NULL && r < sim->nranks; r++)
         close_rank(&sim->ranks[r]);
@@ -221,8 +268,13 @@ static void close_world(eni_sim *sim)
     for (uint64_t i = 0; sim->gradients.micro != NULL && i < sim->config->accumulate; i++)
         eni_free(sim->gradients.micro[i]);
     eni_free(sim->gradients.micro);
+    if (sim->memory.arenas != NULL) eni_arenas_close(sim->memory.arenas, sim->nranks);
+    eni_free(sim->memory.arenas);
+    eni_stacks_close(sim->memory.stacks);
     eni_free(sim->ranks);
-    eni_free(sim->gradients.scratch);
+    eni_free(sim->means.scratch);
+    eni_free(sim->means.from);
+    eni_free(sim->means.weight);
     free(sim->gradients.samples_before);
     eni_free(sim->exchanges.group_free_ns);
     eni_free(sim->hosts);
@@ -243,20 +295,12 @@ static bool is_over(const eni_sim *sim)
 
 static void mean_of_ranks(eni_sim *sim, float *flat_out)
 {
-    if (sim->nranks > ENI_MEAN_MAX) {
-        eni_sim_fail(sim, eni_fail(EN_EUNSUPPORTED, "sim",
-                                   "%s is evaluated by a mean over all ranks: at most %d of them",
-                                   sim->config->strategy->name, ENI_MEAN_MAX));
-        return;
-    }
-    const float *from[ENI_MEAN_MAX];
-    uint64_t one[ENI_MEAN_MAX];
+    const uint64_t count = sim->buckets->count;
     for (int32_t r = 0; r < sim->nranks; r++) {
-        from[r] = sim->ranks[r].param;
-        one[r] = 1;
+        sim->means.from[r] = sim->ranks[r].param;
+        sim->means.weight[r] = 1;
     }
-    eni_mean_ranks(flat_out, from, one, sim->nranks, ENI_SUM_RANK, sim->buckets->count, 0,
-                   sim->buckets->count);
+    eni_mean_ranks(flat_out, sim->means.from, sim->means.weight, sim->nranks, ENI_SUM_RANK, count, 0, count);
 }
 
 /* The model that the strategy's paper evaluates, into scratch. */
@@ -266,29 +310,32 @@ static void collect_model(eni_sim *sim)
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
     int model = EN_EVAL_PARAM;
     uint32_t slot = ENI_SLOT_PARAM;
-    memcpy(sim->gradients.scratch, rank->param, bytes); /* also the elements outside of buckets */
+    memcpy(sim->means.scratch, rank->param, bytes); /* also the elements outside of buckets */
     if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
     for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        memcpy(sim->gradients.scratch + range->lo, eni_sim_rank_at(rank, slot, b),
+        memcpy(sim->means.scratch + range->lo, eni_sim_rank_at(rank, slot, b),
                (range->hi - range->lo) * sizeof(float));
     }
-    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->gradients.scratch);
-    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->gradients.scratch);
+    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->means.scratch);
+    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->means.scratch);
 }
 
 void eni_sim_model(eni_sim *sim, float *flat_out)
 {
+    eni_gradients_await_all(sim); /* the caller may read what gradients change */
     collect_model(sim);
-    memcpy(flat_out, sim->gradients.scratch, sim->config->problem->count * sizeof *flat_out);
+    memcpy(flat_out, sim->means.scratch, sim->config->problem->count * sizeof *flat_out);
 }
 
 static en_status evaluate(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     if (c->evaluate == NULL) return EN_OK;
+    eni_gradients_await_all(sim); /* evaluating may use what gradients change */
+    EN_TRY(sim->status);
     collect_model(sim);
-    return c->evaluate(c->evaluate_user, sim->gradients.samples, sim->queue.now_ns, sim->gradients.scratch);
+    return c->evaluate(c->evaluate_user, sim->gradients.samples, sim->queue.now_ns, sim->means.scratch);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -302,11 +349,15 @@ static void name_the_stuck(eni_sim *sim)
         if (!rank->is_running) continue;
         const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
+        char with[32] = "";
+        if (request != NULL && request->dest >= 0)
+            snprintf(with, sizeof with, " with rank %d", request->dest);
+        else if (request != NULL && request->dest == EN_SERVERS)
+            snprintf(with, sizeof with, " at the servers");
         const int n = snprintf(out->stuck + at, sizeof out->stuck - at,
                                "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
                                rank->step, request != NULL ? request->doing : "its time",
-                               request != NULL ? request->bucket : 0,
-                               request != NULL && request->dest == EN_SERVERS ? " at the servers" : "");
+                               request != NULL ? request->bucket : 0, with);
         at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
     }
 }
@@ -339,6 +390,7 @@ static en_status loop(eni_sim *sim)
     const bool has_limit =
         sim->config->faults != NULL; /* of faults: EN_ETIMEOUT, and nothing has been said yet */
     if (sim->status != EN_OK && !(has_limit && sim->status == EN_ETIMEOUT)) return sim->status;
+    EN_TRY(eni_replay_end(sim));
     if (sim->status == EN_OK && is_over(sim)) return evaluate(sim);
     name_the_stuck(sim);
     return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
@@ -397,8 +449,8 @@ static void collect(eni_sim *sim)
     const eni_sim_rank *rank = &sim->ranks[0];
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
     collect_model(sim);
-    eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
-    if (sim->config->weights_out != NULL) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
+    eni_digest_of(sim->means.scratch, bytes, sim->result->weights_sha256);
+    if (sim->config->weights_out != NULL) memcpy(sim->config->weights_out, sim->means.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
     if (sim->result->has_theory) eni_host_theory(rank->host, 0, &sim->result->theory);
 }
@@ -409,6 +461,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     eni_sim sim = {.config = &resolved, .result = result_out};
     memset(result_out, 0, sizeof *result_out);
     EN_TRY(check(&resolved));
+    EN_TRY(check_memory(&resolved));
     en_status st = EN_OK;
     eni_digest_begin(&sim.log);
     EN_TRY_GOTO(open_world(&sim), close_world);

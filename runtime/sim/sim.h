@@ -1,6 +1,6 @@
 /* sim.h - the virtual host: real strategies, real gradients, virtual time.
  *
- * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
+ * A run of any number of workers and servers within one thread, but for gradients. Every rank is a fiber that runs the worker
  * half of the very .so that runs on real transport; every shard is the real store core (runtime/store/
  * store.h); means and optimizer steps are the real functions. Only time is simulated: computing takes the time
  * of the compute model, messages take that of the network model, and events happen in the order of
@@ -8,7 +8,7 @@
  *
  *     rank (fiber)  --submit--> network model --> store core --> network model --> rank goes on
  *
- * Gradients are computed by a callback, on the scheduler's stack, on the weights that the rank has when its
+ * Gradients are computed by a callback, on the scheduler's stack or on threads, on the weights that the rank has when its
  * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
  * to their size.
  *
@@ -25,7 +25,10 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
+#include "run/arrivals.h"
 #include "run/law.h"
+#include "run/net_links.h"
+#include "run/slowdown.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
@@ -40,21 +43,38 @@ typedef struct eni_sim_problem {
      * param) alone; `rank` only says for which rank. Anything but EN_OK ends the run with that status. */
     en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
+    int threads; /* that may call grad at a time, each for another rank; 0: one, which called eni_sim_run */
 } eni_sim_problem;
 
-/* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */
+/* How long the gradient of one micro-batch takes: what the rank's law gives for (seed, rank, step), times the factors of all
+ * slowdowns of that rank in that step. */
 typedef struct eni_sim_compute {
-    eni_law law;            /* of all ranks .. */
-    const eni_law *of_rank; /* .. or (nranks) of each; NULL: `law` */
-    const double *factor;   /* (nranks) stragglers; NULL: 1 */
+    eni_law law;              /* of all ranks .. */
+    const eni_law *of_rank;   /* .. or (nranks) of each; NULL: `law` */
+    const eni_slowdown *slow; /* (nslow) */
+    int nslow;
 } eni_sim_compute;
+
+/* How long a server works on a message, one at a time: what its law gives, and a time for each byte of payload. */
+typedef struct eni_sim_service {
+    const eni_law *of_shard; /* (nshards) NULL: no time */
+    double ns_per_byte;
+} eni_sim_service;
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
  * each is FIFO per direction, so what many workers send to one server arrives one after the other (in-cast).
- * A collective takes as long as a ring and occupies its group for that time. Zeroed: all arrives at once. */
+ * A collective takes as long as a ring of its ranks and occupies its group for that time. Zeroed: all arrives at once.
+ *
+ * Links may differ, and nodes (ranks, then shards) may share one to all others, as the ranks of a machine do. The latency is
+ * the larger of those of the two links. */
 typedef struct eni_sim_network {
     int64_t latency_ns;
     double bytes_per_s; /* of each link, each direction; 0: infinite */
+    const eni_net_link
+        *links; /* instead: (nlinks) those of the nodes, then shared ones; NULL: all are alike */
+    int32_t nlinks;
+    const int32_t *
+        shared; /* (nodes) index of the link to nodes that have another one here; a node's own: its own index */
 } eni_sim_network;
 
 /* The assignment of micro-batches. FIXED: micro-batch t * W + rank in step t; CLAIM: the next one of the
@@ -62,18 +82,36 @@ typedef struct eni_sim_network {
  * ranks then make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
-enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SENDRECV, ENI_SIM_FINISHED };
+/* The recorded order of a run on real ranks. */
+typedef struct eni_sim_order {
+    const eni_arrivals *arrivals; /* (nshards) */
+    /* The micro-batches that rank r computed, if the strategy claims: from first[r] up to first[r + 1]. */
+    const double *batches;
+    const size_t *first; /* (nranks + 1) */
+} eni_sim_order;
+
+enum {
+    ENI_SIM_STEP = 1,
+    ENI_SIM_PUSH,
+    ENI_SIM_REPLY,
+    ENI_SIM_COLL,
+    ENI_SIM_SENDRECV,
+    ENI_SIM_FINISHED,
+    ENI_SIM_TAKEN /* what a store has made of the PUSH before; with traces_taken, and not in log_sha256 */
+};
 
 /* One line of the event log, which is in order of time. */
 typedef struct eni_sim_event {
     int64_t at_ns;
-    uint32_t type;    /* ENI_SIM_* */
-    int32_t rank;     /* its rank; COLL: the last to join */
-    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: the sender */
-    uint32_t bucket;  /* STEP, FINISHED: 0 */
-    uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
-    uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of the weights sent */
-    uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
+    uint32_t type;   /* ENI_SIM_* */
+    int32_t rank;    /* its rank; COLL: the last to join */
+    int32_t peer;    /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: the sender */
+    uint32_t bucket; /* STEP, FINISHED: 0 */
+    uint64_t clock;  /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
+    /* STEP: micro-batch; PUSH: of the partition before; TAKEN: after; REPLY: of the weights sent */
+    uint64_t version;
+    uint64_t base; /* PUSH: of the weights that the gradient was computed on */
+    double weight; /* TAKEN: with which on_push absorbed it; NAN: it did not */
 } eni_sim_event;
 
 /* A rank has ended a step, as a line of metrics-RANK.jsonl has it (rank/record.h). */
@@ -88,8 +126,7 @@ typedef struct eni_sim_step {
     float lr;
 } eni_sim_step;
 
-/* A fiber and a rank's vectors take up to three mappings of memory, of which a Linux process has 65,530. */
-enum { ENI_SIM_RANKS_MAX = 20000 };
+enum { ENI_SIM_RANKS_MAX = 1000000 };
 
 /* Pointers are borrowed during the run. Zero is a default where the comment says so. */
 typedef struct eni_sim_config {
@@ -97,8 +134,9 @@ typedef struct eni_sim_config {
     const eni_options *options; /* NULL: all defaults of the strategy */
     eni_hook_guard *hooks;      /* notified of every hook (plugin/hook.h); NULL: not watched */
     const eni_sim_problem *problem;
-    int32_t nranks;  /* at most ENI_SIM_RANKS_MAX; ENI_MEAN_MAX where the strategy takes means over ranks */
-    int32_t nshards; /* 0: 1 */
+    int32_t
+        nranks; /* at most ENI_SIM_RANKS_MAX; 1,024 with EN_STORE_ON_RANKS, because each store knows each rank */
+    int32_t nshards;       /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
     const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;
@@ -112,13 +150,16 @@ typedef struct eni_sim_config {
     eni_sum_order sum_order;
     eni_sim_compute compute;
     eni_sim_network network;
+    eni_sim_service service;
     /* The virtual times at which a rank joins (0: from the beginning) and leaves, after the step that it is
      * in then (INT64_MAX: at the end); rank 0 does neither. NULL: none does. Only for ranks that claim, with
      * a store on servers. */
     const int64_t *join_ns, *leave_ns; /* (nranks) */
+    const eni_sim_order *order; /* NULL: as virtual time has it. Needs EN_STORE_ON_SERVERS, without faults */
     uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million without a gradient */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
+    bool traces_taken; /* TAKEN, too */
     /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples
      * (0: none) and at the end. Anything but EN_OK ends the run with that status. NULL: nobody evaluates. */
     en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);

@@ -52,24 +52,30 @@ static int64_t now_ns(void *user)
     return rank->sim->queue.now_ns;
 }
 
-/* The network model's time for an operation that has the network to itself. */
+/* The models' time for an operation that has network and servers to itself. */
 static double cost(void *user, int op, uint64_t vector_bytes)
 {
     const eni_sim_rank *rank = user;
     const eni_sim *sim = rank->sim;
-    const uint64_t n = (uint64_t)sim->nranks;
     const double bytes = (double)vector_bytes;
+    const int32_t n = sim->nranks;
     if (op == 0 && sim->stores.n > 0) { /* all clients' vectors pass the shards' links, there and back */
+        const eni_sim_service *service = &sim->config->service;
         const bool is_by_host = (sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
-        const double clients = is_by_host ? rank->world.nhosts : sim->nranks;
+        const double clients = is_by_host ? rank->world.nhosts : n;
         const double shards = sim->stores.nshards > 0 ? sim->stores.nshards : 1;
-        return (double)eni_network_hops(&sim->network, 2, bytes * (clients > shards ? clients / shards : 1)) *
+        const double law = service->of_shard != NULL ? service->of_shard[0].mean_ns : 0;
+        const double passes = bytes * (clients > shards ? clients / shards : 1);
+        return ((double)eni_virtual_span(2 *
+                                         eni_network_hop(&sim->network, 0, sim->stores.all[0].node, passes)) +
+                passes * service->ns_per_byte + clients * law) *
                1e-9;
     }
     if (op == 0 || n == 1) return NAN; /* the run has no such operation */
-    return (double)eni_network_hops(&sim->network, (op == EN_ALLREDUCE ? 2 : 1) * (n - 1),
-                                    bytes / (double)n) *
-           1e-9;
+    double hop = 0;
+    for (int32_t r = 0; r < n; r++)
+        hop = fmax(hop, eni_network_hop(&sim->network, r, (r + 1) % n, bytes / n));
+    return (double)eni_virtual_span((op == EN_ALLREDUCE ? 2 : 1) * (double)(n - 1) * hop) * 1e-9;
 }
 
 static en_status alive(void *user)
@@ -134,7 +140,11 @@ static bool assign(eni_sim_rank *rank)
     const uint64_t total = sim->config->micro_batches, per_step = sim->config->accumulate;
     const uint64_t ranks = (uint64_t)sim->nranks, self = (uint64_t)rank->world.rank;
     if (has_to_leave(rank)) return false;
-    if (sim->claims) {
+    if (sim->claims && sim->config->order != NULL) {
+        const eni_sim_order *order = sim->config->order;
+        if (rank->step == order->first[self + 1] - order->first[self]) return false;
+        rank->first_batch = (uint64_t)order->batches[order->first[self] + rank->step];
+    } else if (sim->claims) {
         rank->first_batch = sim->next_batch;
         sim->next_batch += per_step;
         if (rank->first_batch >= total) return false;
@@ -154,13 +164,15 @@ static int64_t compute_ns(const eni_sim_rank *rank)
     const int32_t r = rank->world.rank;
     const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)r, rank->step};
     const eni_law *law = model->of_rank != NULL ? &model->of_rank[r] : &model->law;
-    const double factor = model->factor != NULL ? model->factor[r] : 1;
+    double factor = 1;
+    for (int i = 0; i < model->nslow; i++)
+        factor *= eni_slowdown_factor(&model->slow[i], &key);
     return eni_virtual_span(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
-static void ask_for_gradient(eni_sim_rank *rank)
+static void ask(eni_sim_rank *rank, int what)
 {
-    rank->wants_gradient = true;
+    rank->asks = what;
     eni_fiber_leave(rank->fiber);
 }
 
@@ -189,6 +201,7 @@ static en_status backward(eni_sim_rank *rank)
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         done += count_of(sim, b);
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
+        if (rank->is_computing) ask(rank, ENI_ASKS_RESULT);
         EN_TRY(eni_host_submit(rank->host, b));
     }
     return EN_OK;
@@ -250,8 +263,7 @@ static void tell_step(eni_sim_rank *rank, int64_t begin, const eni_host_counters
                                 .payload_bytes = rank->result->sent + rank->result->recv - bytes,
                                 .staleness = now.staleness,
                                 .lr = now.lr};
-    rank->has_stepped = true;
-    eni_fiber_leave(rank->fiber);
+    ask(rank, ENI_ASKS_RECORD);
 }
 
 static en_status take_step(eni_sim_rank *rank)
@@ -265,7 +277,7 @@ static en_status take_step(eni_sim_rank *rank)
                                            .clock = rank->step,
                                            .version = rank->first_batch});
     EN_TRY(begin_step(rank));
-    ask_for_gradient(rank);
+    ask(rank, ENI_ASKS_GRADIENT);
     EN_TRY(backward(rank));
     EN_TRY(eni_host_finish(rank->host));
     if (rank->sim->config->stepped != NULL) tell_step(rank, begin, &before, bytes);

@@ -1,6 +1,6 @@
 /* virtual_time.c - the event queue, a binary heap in an array that doubles: post moves an event up, take
- * moves the last one down; and the network, two clocks per node, which say when each direction of its link is
- * idle again: a message reserves one of the sender's and one of the receiver's. */
+ * moves the last one down; and the network, two clocks per link, which say when each of its directions is idle again: a
+ * message reserves one of the sender's and one of the receiver's. */
 #include "runtime/sim/virtual_time.h"
 
 #include <stdlib.h>
@@ -65,45 +65,66 @@ bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_o
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes)
 {
-    network->latency_ns = model->latency_ns < ENI_VIRTUAL_END_NS ? model->latency_ns : ENI_VIRTUAL_END_NS;
-    network->ns_per_byte = model->bytes_per_s > 0 ? 1e9 / model->bytes_per_s : 0;
-    network->out_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->out_free_ns);
-    network->in_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->in_free_ns);
-    return network->out_free_ns != NULL && network->in_free_ns != NULL ? EN_OK : EN_ENOMEM;
+    const int32_t n = model->links != NULL ? model->nlinks : nnodes;
+    const eni_net_link all = {.delay_ns = model->latency_ns, .bytes_per_s = model->bytes_per_s};
+    network->links = eni_alloc_array((size_t)n, sizeof *network->links);
+    network->shared = eni_alloc_array((size_t)nnodes, sizeof *network->shared);
+    if (network->links == NULL || network->shared == NULL) return EN_ENOMEM;
+    for (int32_t i = 0; i < n; i++) {
+        const eni_net_link *link = model->links != NULL ? &model->links[i] : &all;
+        network->links[i].latency_ns =
+            link->delay_ns < ENI_VIRTUAL_END_NS ? link->delay_ns : ENI_VIRTUAL_END_NS;
+        network->links[i].ns_per_byte = link->bytes_per_s > 0 ? 1e9 / link->bytes_per_s : 0;
+    }
+    for (int32_t i = 0; i < nnodes; i++)
+        network->shared[i] = model->shared != NULL ? model->shared[i] : i;
+    return EN_OK;
 }
 
 void eni_network_fini(eni_network *network)
 {
-    eni_free(network->out_free_ns);
-    eni_free(network->in_free_ns);
-    network->out_free_ns = network->in_free_ns = NULL;
+    eni_free(network->links);
+    eni_free(network->shared);
+    *network = (eni_network){0};
 }
 
-static int64_t cost(const eni_network *network, uint64_t bytes)
+/* The link of `node` on the way to or from `other`. */
+static eni_network_link *link_of(const eni_network *network, int32_t node, int32_t other)
 {
-    return eni_virtual_span(network->ns_per_byte * (double)bytes);
+    const int32_t shared = network->shared[node];
+    return &network->links[shared == network->shared[other] ? node : shared];
 }
 
-/* Reserves a link for `bytes` behind what it carries already; returns when the last byte has passed. */
-static int64_t reserve(const eni_network *network, int64_t *free_ns, int64_t now_ns, uint64_t bytes)
+static int64_t cost(const eni_network_link *link, uint64_t bytes)
 {
-    return eni_virtual_occupy(free_ns, now_ns, cost(network, bytes));
+    return eni_virtual_span(link->ns_per_byte * (double)bytes);
+}
+
+static int64_t latency(const eni_network *network, int32_t from, int32_t to)
+{
+    const int64_t out = link_of(network, from, to)->latency_ns, in = link_of(network, to, from)->latency_ns;
+    return out > in ? out : in;
 }
 
 int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes)
 {
     if (from == to) return now_ns;
-    const int64_t last_byte_ns = reserve(network, &network->out_free_ns[from], now_ns, bytes);
-    return last_byte_ns - cost(network, bytes) + network->latency_ns;
+    eni_network_link *link = link_of(network, from, to);
+    const int64_t took = cost(link, bytes);
+    return eni_virtual_occupy(&link->out_free_ns, now_ns, took) - took + latency(network, from, to);
 }
 
 int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes)
 {
     if (from == to) return now_ns;
-    return reserve(network, &network->in_free_ns[to], now_ns, bytes);
+    eni_network_link *link = link_of(network, to, from);
+    const int64_t here = eni_virtual_occupy(&link->in_free_ns, now_ns, cost(link, bytes)),
+                  sent = now_ns + cost(link_of(network, from, to), bytes);
+    return here > sent ? here : sent;
 }
 
-int64_t eni_network_hops(const eni_network *network, uint64_t hops, double bytes)
+double eni_network_hop(const eni_network *network, int32_t from, int32_t to, double bytes)
 {
-    return eni_virtual_span((double)hops * ((double)network->latency_ns + bytes * network->ns_per_byte));
+    const double out = link_of(network, from, to)->ns_per_byte, in = link_of(network, to, from)->ns_per_byte;
+    return (double)latency(network, from, to) + bytes * (out > in ? out : in);
 }

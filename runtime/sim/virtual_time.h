@@ -64,10 +64,16 @@ bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_o
 
 /* ---- the network --------------------------------------------------------------------------------------- */
 
-typedef struct eni_network {
+/* A link, and when each of its directions is idle again. */
+typedef struct eni_network_link {
     int64_t latency_ns;
     double ns_per_byte;
-    int64_t *out_free_ns, *in_free_ns; /* (nodes) when the link is idle again */
+    int64_t out_free_ns, in_free_ns;
+} eni_network_link;
+
+typedef struct eni_network {
+    eni_network_link *links; /* (nlinks) of the nodes, then shared ones */
+    int32_t *shared;         /* (nodes) the link of each to nodes with another one */
 } eni_network;
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes);
@@ -78,10 +84,10 @@ void eni_network_fini(eni_network *network);
 /* Sends `bytes` from `from` to `to` at now_ns; returns when their head arrives. */
 int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
 
-/* The head arrives at now_ns; returns when the whole message has. */
+/* The head arrives at now_ns; returns when the whole message has: not before the sender's link has passed it. */
 int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
 
-/* The time of `hops` exchanges of `bytes` between neighbours: a ring's collective. */
-int64_t eni_network_hops(const eni_network *network, uint64_t hops, double bytes);
+/* The time in ns of one exchange of `bytes` between two nodes that have their links to themselves. */
+double eni_network_hop(const eni_network *network, int32_t from, int32_t to, double bytes);
 
 #endif

@@ -20,9 +20,9 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
 {
     eni_sim_block *block = eni_alloc(sizeof *block + bytes);
     if (block == NULL) return NULL;
-    block->next = sim->blocks;
+    block->next = sim->memory.blocks;
     if (block->next != NULL) block->next->previous = block;
-    sim->blocks = block;
+    sim->memory.blocks = block;
     return block->memory;
 }
 
@@ -33,14 +33,14 @@ void eni_sim_free(eni_sim *sim, void *memory)
     if (block->previous != NULL)
         block->previous->next = block->next;
     else
-        sim->blocks = block->next;
+        sim->memory.blocks = block->next;
     eni_free(block);
 }
 
 void eni_sim_free_all(eni_sim *sim)
 {
-    while (sim->blocks != NULL)
-        eni_sim_free(sim, sim->blocks->memory);
+    while (sim->memory.blocks != NULL)
+        eni_sim_free(sim, sim->memory.blocks->memory);
 }
 
 /* ---- the event trace ----------------------------------------------------------------------------------- */
@@ -71,32 +71,6 @@ void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *s
 
 /* ---- a rank goes on ------------------------------------------------------------------------------------ */
 
-/* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
- * the same function, the same order, the same bytes. */
-static en_status compute_gradient(eni_sim_rank *rank)
-{
-    const eni_sim *sim = rank->sim;
-    const eni_sim_problem *problem = sim->config->problem;
-    uint64_t samples[ENI_MEAN_MAX] = {0};
-    for (uint64_t i = 0; i < rank->nbatches; i++) {
-        float *to = sim->gradients.micro != NULL ? sim->gradients.micro[i] : rank->grad;
-        samples[i] = problem->samples(problem->user, rank->first_batch + i);
-        EN_TRY(problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to));
-    }
-    if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->gradients.micro == NULL || rank->nbatches == 0) return EN_OK;
-    /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
-    for (uint32_t b = 0; b < sim->buckets->n; b++) {
-        const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
-        const float *from[ENI_MEAN_MAX];
-        for (uint64_t i = 0; i < sim->config->accumulate; i++)
-            from[i] = sim->gradients.micro[i] + lo;
-        eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate, sim->config->sum_order,
-                       count, 0, count);
-    }
-    return EN_OK;
-}
-
 void eni_sim_rank_resume(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
@@ -107,12 +81,18 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
         return;
     }
     eni_fiber_resume(rank->fiber);
-    while (rank->wants_gradient || rank->has_stepped) {
-        eni_sim_fail(sim, rank->has_stepped ? sim->config->stepped(sim->config->stepped_user, &rank->done)
-                                            : compute_gradient(rank));
+    while (rank->asks != ENI_ASKS_NOTHING) {
+        if (rank->asks == ENI_ASKS_RESULT) {
+            eni_gradients_await(rank);
+        } else if (rank->asks == ENI_ASKS_RECORD) {
+            eni_gradients_await(rank);
+            eni_sim_fail(sim, sim->config->stepped(sim->config->stepped_user, &rank->done));
+        } else {
+            eni_sim_fail(sim, eni_gradients_begin(rank));
+            sim->gradients.samples += rank->nsamples;
+        }
+        rank->asks = ENI_ASKS_NOTHING;
         if (sim->status != EN_OK) return;
-        if (rank->wants_gradient) sim->gradients.samples += rank->nsamples;
-        rank->wants_gradient = rank->has_stepped = false;
         eni_fiber_resume(rank->fiber);
     }
     if (!eni_fiber_has_ended(rank->fiber)) return;

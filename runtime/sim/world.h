@@ -3,8 +3,9 @@
  *     sim.c          set-up, the loop, the result
  *     sim_rank.c     a rank's steps, on its fiber, and the transport of its host (runtime/host)
  *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
+ *     gradients.c    computed on several threads
  *     shards.c       the stores themselves            virtual_time, fiber: their parts
- *     world.c        a run and its ranks, for all of them
+ *     replay.c       a recorded order of calls       world.c      a run and its ranks, for all of them
  *
  * Fault injection is in faults/, which calls these files and is called through eni_sim_faults. */
 #ifndef SIM_WORLD_H
@@ -19,6 +20,7 @@
 
 typedef struct eni_sim eni_sim;
 typedef struct eni_sim_rank eni_sim_rank;
+typedef struct eni_sim_message eni_sim_message;
 
 /* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
  * done and reported, the slot serves another. */
@@ -30,7 +32,7 @@ typedef struct eni_sim_pending {
     uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */
     uint32_t bucket;
-    int32_t dest;
+    int32_t dest; /* a rank that it needs, EN_SERVERS, or another negative number: nobody in particular */
 } eni_sim_pending;
 
 /* A rank's call on a bucket: it has one at a time (runtime/host). */
@@ -40,11 +42,22 @@ typedef struct eni_sim_call {
     uint64_t micro_batch; /* of the step that made it */
 } eni_sim_call;
 
+/* A gradient in the queue of gradients.c. */
+enum { ENI_JOB_NONE, ENI_JOB_QUEUED, ENI_JOB_RUNNING, ENI_JOB_DONE };
+typedef struct eni_sim_job {
+    eni_sim_rank *previous, *next;
+    int state;
+    en_status status;
+} eni_sim_job;
+
+/* Why a fiber leaves, besides to wait: the scheduler's stack is large enough to compute on. */
+enum { ENI_ASKS_NOTHING, ENI_ASKS_GRADIENT, ENI_ASKS_RESULT, ENI_ASKS_RECORD };
+
 struct eni_sim_rank {
     eni_sim *sim;
     en_world world;
     eni_fiber *fiber;
-    eni_arena *arena;    /* private: all vectors of this rank */
+    eni_arena *arena;    /* all vectors of this rank */
     float *param, *grad; /* (count) in it */
     eni_host *host;      /* opened on the fiber */
     en_status status;    /* what its body returned */
@@ -53,9 +66,10 @@ struct eni_sim_rank {
 
     uint64_t step;
     uint64_t first_batch, nbatches; /* micro-batches of this step; 0: nothing is left for this rank */
-    bool wants_gradient;
-    bool has_stepped; /* `done` is to be recorded */
-    eni_sim_step done;
+    int asks;                       /* ENI_ASKS_* */
+    bool is_computing;              /* its gradient has begun, and was not awaited yet */
+    eni_sim_job job;
+    eni_sim_step done; /* ENI_ASKS_RECORD */
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: not waiting */
 
@@ -67,6 +81,13 @@ struct eni_sim_rank {
     eni_sim_rank_result *result;
 };
 
+/* A store's place in its recorded order. */
+typedef struct eni_sim_replay {
+    uint64_t next;            /* of its arrivals */
+    int64_t now_ns;           /* on the clock of the recorded run */
+    eni_sim_message *waiting; /* came before its turn */
+} eni_sim_replay;
+
 /* A store and where it runs: shards first, or one per rank. */
 typedef struct eni_sim_store {
     eni_sim *sim;
@@ -75,11 +96,15 @@ typedef struct eni_sim_store {
     int32_t node;     /* of the network */
     int32_t peer;     /* in the event log */
     int64_t timer_ns; /* due; INT64_MAX: none */
+    int64_t free_ns;  /* when it has handled all messages so far */
+    uint64_t nserved; /* messages */
+    eni_sim_replay replay;
 } eni_sim_store;
 
 typedef struct eni_collective eni_collective;
 typedef struct eni_sendrecv eni_sendrecv;
 typedef struct eni_sim_block eni_sim_block;
+typedef struct eni_sim_pool eni_sim_pool;
 typedef struct eni_sim_faults eni_sim_faults;
 typedef struct eni_fault_state eni_fault_state; /* faults/faults_impl.h */
 
@@ -97,13 +122,27 @@ typedef struct eni_sim_exchanges {
     int64_t *group_free_ns;
 } eni_sim_exchanges;
 
+/* Memory of all ranks, in one mapping each, and of messages. */
+typedef struct eni_sim_memory {
+    eni_stacks *stacks;
+    eni_arena *arenas;     /* (nranks) */
+    eni_sim_block *blocks; /* of eni_sim_alloc */
+} eni_sim_memory;
+
+/* The arguments of a mean over all ranks, or of the stores of all ranks. */
+typedef struct eni_sim_means {
+    const float **from; /* (nranks) */
+    uint64_t *weight;   /* (nranks) */
+    float *scratch;     /* (count) a mean, or a micro-gradient */
+} eni_sim_means;
+
 /* The parts of gradients. */
 typedef struct eni_sim_gradients {
     uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
     uint64_t n;
-    uint64_t samples; /* computed by all ranks */
-    float *scratch;   /* (count) a mean, or a micro-gradient */
-    float **micro;    /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+    uint64_t samples;   /* computed by all ranks */
+    eni_sim_pool *pool; /* NULL: one thread computes */
+    float **micro;      /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
 } eni_sim_gradients;
 
 struct eni_sim {
@@ -124,8 +163,9 @@ struct eni_sim {
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;
     eni_sim_gradients gradients;
+    eni_sim_means means;
     eni_client_actions client_actions;
-    eni_sim_block *blocks;        /* memory of eni_sim_alloc */
+    eni_sim_memory memory;
     uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;           /* messages: the run ends when the last has arrived */
     eni_fault_state *fault_state; /* of config->faults */
@@ -135,12 +175,13 @@ struct eni_sim {
 };
 
 /* One message on its way, with the header of the wire. */
-typedef struct eni_sim_message {
+struct eni_sim_message {
     eni_sim *sim;
-    int32_t from, to; /* nodes of the network */
+    eni_sim_message *next; /* eni_sim_replay */
+    int32_t from, to;      /* nodes of the network */
     eni_header header;
-    float data[]; /* (header.bytes / 4) */
-} eni_sim_message;
+    float data[]; /* (header.bytes / 4), and room for a canary */
+};
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
 {
@@ -206,6 +247,29 @@ eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket);
 
 /* The same, in progress, or done and not reported yet; NULL: neither. */
 eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
+
+/* ---- gradients.c ---- */
+
+en_status eni_gradients_open(eni_sim *sim);
+void eni_gradients_close(eni_sim *sim);
+
+/* The rank's gradient is computed, now or by the time of await, which ends the run if that failed. */
+en_status eni_gradients_begin(eni_sim_rank *rank);
+
+/* Before anything reads or writes the rank's gradient, or writes its weights; also without a begin. */
+void eni_gradients_await(eni_sim_rank *rank);
+void eni_gradients_await_all(eni_sim *sim);
+/* ---- replay.c ---- */
+
+/* Whether the order is of such a run. EN_EINVAL, logged. */
+en_status eni_replay_check(const eni_sim *sim);
+
+/* A message has arrived. The next event, if its turn has come: a message, or NULL: the timer. */
+void eni_replay_wait(eni_sim_store *store, eni_sim_message *message);
+bool eni_replay_next(eni_sim_store *store, eni_sim_message **message_out);
+
+/* Whether all of the order was played, if there is one; else EN_EMISMATCH, logged. */
+en_status eni_replay_end(const eni_sim *sim);
 
 /* ---- sim.c ---- */
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -72,13 +73,14 @@ void eni_store_call_free(eni_store *store, eni_call *call)
 void eni_partition_hold(eni_partition *part, eni_call *call)
 {
     call->is_held = true;
+    part->held.nwaiting[ENI_WAITS_ANY] += call->was_asked;
     call->next = NULL;
-    call->prev = part->held_last;
-    if (part->held_last != NULL)
-        part->held_last->next = call;
+    call->prev = part->held.last;
+    if (part->held.last != NULL)
+        part->held.last->next = call;
     else
-        part->held_first = call;
-    part->held_last = call;
+        part->held.first = call;
+    part->held.last = call;
 }
 
 void eni_partition_release(eni_partition *part, eni_call *call)
@@ -86,20 +88,21 @@ void eni_partition_release(eni_partition *part, eni_call *call)
     if (call->prev != NULL)
         call->prev->next = call->next;
     else
-        part->held_first = call->next;
+        part->held.first = call->next;
     if (call->next != NULL)
         call->next->prev = call->prev;
     else
-        part->held_last = call->prev;
+        part->held.last = call->prev;
     call->prev = call->next = NULL;
     call->is_held = false;
+    part->held.nwaiting[call->waits_for] -= call->was_asked;
 }
 
 /* ---- calls that are held for long ---- */
 
 static bool is_held(const eni_partition *part, int32_t client)
 {
-    for (const eni_call *call = part->held_first; call != NULL; call = call->next)
+    for (const eni_call *call = part->held.first; call != NULL; call = call->next)
         if (call->msg.src == client && !call->is_snapshot) return true;
     return false;
 }
@@ -122,7 +125,7 @@ static const eni_call *longest_held(eni_store *store, int64_t now_ns, uint32_t *
     const eni_call *longest = NULL;
     *n_out = 0;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        for (eni_call *call = store->part[b].held_first; call != NULL; call = call->next) {
+        for (eni_call *call = store->part[b].held.first; call != NULL; call = call->next) {
             if (!call->was_asked || call->was_named) continue;
             if (call->since_ns == 0) call->since_ns = now_ns;
             const int64_t due_ns = call->since_ns + long_ns;
@@ -162,7 +165,7 @@ void eni_store_look(eni_store *store, int64_t now_ns)
 
 /* ---- payloads ---- */
 
-/* A buffer of max_count elements, and room in the pool for its return. */
+/* A buffer of max_count elements and a canary, and room in the pool for its return. */
 static float *pool_take(eni_store *store)
 {
     if (store->pool.n > 0) return store->pool.free[--store->pool.n];
@@ -170,7 +173,7 @@ static float *pool_take(eni_store *store)
     if (eni_store_grow((void **)&store->pool.free, &store->pool.room, made, sizeof *store->pool.free) !=
         EN_OK)
         return NULL;
-    float *buffer = eni_alloc_array(store->max_count, sizeof(float));
+    float *buffer = eni_alloc_array(store->max_count + ENI_CANARY, sizeof(float));
     if (buffer != NULL) store->pool.nmade++;
     return buffer;
 }
@@ -181,7 +184,7 @@ en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw,
     if (copy == NULL) return EN_ENOMEM;
     memcpy(copy, raw, count * sizeof(float));
     if (call->payload.release != NULL) call->payload.release(call->payload.owner);
-    call->payload = (eni_payload){.data = copy, .count = count};
+    call->payload = (eni_payload){.data = copy, .count = count, .flags = ENI_PAYLOAD_HAS_ROOM};
     call->pooled = call->msg.data = copy;
     return EN_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -62,7 +63,9 @@ static bool has_key(eni_store *store, const char *operation, const char *key, bo
 static double table_num(en_store *table, const char *key)
 {
     eni_store *store = table_store(table);
-    return has_key(store, "num", key, false) ? eni_options_num(store->config.options, key) : 0;
+    return has_key(store, "num", key, false)
+               ? eni_options_num(store->config.options, key, store->config.world)
+               : 0;
 }
 
 static const char *table_text(en_store *table, const char *key)
@@ -203,6 +206,14 @@ static en_status begin_hook(eni_store *store, const char *hook, eni_partition *p
                                                         {"bucket", part->pub.bucket},
                                                         {"version", (int64_t)part->pub.version},
                                                         {client >= 0 ? "rank" : NULL, client}}}};
+    const bool has_room =
+        call != NULL && call->msg.data != NULL && call->payload.flags & ENI_PAYLOAD_HAS_ROOM;
+    if (store->config.watch == ENI_WATCH_ALL && part->buffer != NULL)
+        store->hook.behind[0] = part->pub.w + part->pub.count;
+    if (store->config.watch == ENI_WATCH_ALL && has_room)
+        store->hook.behind[1] = call->msg.data + part->pub.count;
+    for (int i = 0; i < 2; i++)
+        if (store->hook.behind[i] != NULL) eni_canary_put(store->hook.behind[i], ENI_CANARY);
     eni_hook_enter(store->config.hooks, &store->hook.place);
     return EN_OK;
 }
@@ -210,6 +221,15 @@ static en_status begin_hook(eni_store *store, const char *hook, eni_partition *p
 static en_status end_hook(eni_store *store)
 {
     eni_hook_leave(store->config.hooks);
+    for (int i = 0; i < 2; i++) {
+        const float *behind = store->hook.behind[i];
+        const uint64_t count = store->hook.part->pub.count,
+                       beyond = behind != NULL ? eni_canary_written(behind) : ENI_CANARY;
+        if (beyond < ENI_CANARY)
+            misuse(store, "has written element %llu of %s, which have %llu",
+                   (unsigned long long)(count + beyond), i == 0 ? "the weights" : "its message's elements",
+                   (unsigned long long)count);
+    }
     store->hook.part = NULL;
     store->hook.call = NULL;
     return store->hook.verdict;
@@ -265,10 +285,11 @@ en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *c
 {
     EN_TRY(begin_hook(store, "on_pull", part, call, call->msg.src));
     const int verdict = store->config.strategy->on_pull(&store->table, part->state, &part->pub, &call->msg);
-    if (verdict != EN_REPLY_WEIGHTS && verdict != EN_REPLY_DATA && verdict != EN_HOLD)
-        misuse(store,
-               "returned %d, which is not an answer; expected EN_REPLY_WEIGHTS, EN_REPLY_DATA or EN_HOLD",
-               verdict);
+    if (verdict < EN_REPLY_WEIGHTS || verdict > EN_HOLD_CLOCK)
+        misuse(
+            store,
+            "returned %d, which is not an answer; expected EN_REPLY_WEIGHTS, EN_REPLY_DATA or one of EN_HOLD",
+            verdict);
     *verdict_out = verdict;
     return end_hook(store);
 }

@@ -1,8 +1,10 @@
 /* partition.c - the weights and counts of one partition. Contributions are staged in the order of their sum,
  * averaged, stepped and counted; a step writes a version buffer that nobody is reading. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "core/canary.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -31,7 +33,7 @@ eni_version_buffer *eni_version_buffer_new(uint64_t count)
     eni_version_buffer *buffer = eni_alloc(sizeof *buffer);
     if (buffer == NULL) return NULL;
     atomic_init(&buffer->holders, 1);
-    buffer->data = eni_alloc_array(count, sizeof(float));
+    buffer->data = eni_alloc_array(count + ENI_CANARY, sizeof(float));
     if (buffer->data != NULL) return buffer;
     eni_free(buffer);
     return NULL;
@@ -79,7 +81,7 @@ en_status eni_partition_own(eni_store *store, eni_partition *part)
     if (part->buffer == NULL || !is_acquired(part->buffer)) return EN_OK;
     eni_version_buffer *spare = take_spare(part);
     if (spare == NULL) return EN_ENOMEM;
-    memcpy(spare->data, part->pub.w, part->pub.count * sizeof(float));
+    memcpy(spare->data, part->pub.w, (part->pub.count + ENI_CANARY) * sizeof(float));
     spare->next = part->buffer;
     part->buffer = spare;
     part->pub.w = spare->data;
@@ -110,6 +112,20 @@ static bool comes_before(const eni_call *a, const eni_call *b)
     return a->msg.clock < b->msg.clock;
 }
 
+/* Behind every contribution that does not come after this one. */
+static uint32_t place_of(const eni_partition *part, const eni_call *call)
+{
+    uint32_t lo = 0, hi = part->nstaged;
+    while (lo < hi) {
+        const uint32_t mid = (lo + hi) / 2;
+        if (comes_before(call, part->staged[mid]))
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
     if (call->msg.data == NULL)
@@ -117,14 +133,19 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
                         store->config.strategy->name);
     EN_TRY(
         eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
-    uint32_t at = part->nstaged++;
-    for (; at > 0 && comes_before(call, part->staged[at - 1]); at--)
-        part->staged[at] = part->staged[at - 1];
+    uint32_t at = part->nstaged; /* most come in order */
+    if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
+    memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
     part->staged[at] = call;
-    call->weight = weight;
+    call->weight = store->last_weight = weight;
     call->is_staged = call->was_absorbed = true;
     if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
     return EN_OK;
+}
+
+double eni_store_last_weight(const eni_store *store)
+{
+    return store->last_weight;
 }
 
 void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call)
@@ -152,6 +173,7 @@ static void unstage_all(eni_store *store, eni_partition *part, en_status status)
     }
     part->nstaged = 0;
     part->pub.pending = 0;
+    if (status != EN_OK) part->held.has_errors = true;
 }
 
 en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied)
@@ -229,10 +251,31 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     return EN_OK;
 }
 
+/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale.
+ * An option `bound` that is not negative (hierarchical) asks for another rule. */
+static en_status check_synchronous(eni_store *store, const eni_partition *part)
+{
+    const eni_options *options = store->config.options;
+    if (!(store->config.strategy->flags & EN_SYNCHRONOUS) || part->pub.pending >= part->pub.nclients)
+        return EN_OK;
+    if (options != NULL && eni_options_has(options, "bound", false) &&
+        eni_options_num(options, "bound", store->config.world) >= 0)
+        return EN_OK;
+    store->hook.verdict = EN_EBUG;
+    snprintf(store->hook.said, sizeof store->hook.said,
+             "%.40s sets EN_SYNCHRONOUS, but steps bucket %u (shard %u, version %llu) with the gradients of "
+             "%u of %u clients: "
+             "step when all have pushed (rule 6)",
+             store->config.strategy->name, part->pub.bucket, part->pub.shard,
+             (unsigned long long)part->pub.version, part->pub.pending, part->pub.nclients);
+    return eni_fail(EN_EBUG, "store", "%s", store->hook.said);
+}
+
 /* Without any samples the step is only counted. */
 en_status eni_partition_step(eni_store *store, eni_partition *part)
 {
     if (part->nstaged == 0) return EN_OK;
+    EN_TRY(check_synchronous(store, part));
     uint64_t samples = 0, weight = 0;
     for (uint32_t i = 0; i < part->nstaged; i++) {
         samples += part->staged[i]->msg.nsamples;
@@ -272,6 +315,22 @@ void eni_partition_recount(const eni_store *store, eni_partition *part)
             part->pub.min_clock = dedupe->clock;
             part->nmin = 0;
         }
+        part->nmin += dedupe->clock == part->pub.min_clock;
+    }
+}
+
+void eni_partition_count_member(const eni_store *store, eni_partition *part, int32_t who)
+{
+    const eni_dedupe *dedupe = &part->dedupe[who];
+    const bool is_active = store->client[who].presence == ENI_ACTIVE;
+    part->pub.nclients = store->nactive;
+    if (!is_active) {
+        part->nstarted -= dedupe->pushes > 0;
+        if (dedupe->clock == part->pub.min_clock && --part->nmin == 0) eni_partition_recount(store, part);
+    } else if (dedupe->clock < part->pub.min_clock) {
+        part->pub.min_clock = dedupe->clock;
+        part->nmin = 1;
+    } else {
         part->nmin += dedupe->clock == part->pub.min_clock;
     }
 }

@@ -2,8 +2,9 @@
  * ahead.
  *
  * Values up to ENI_HISTOGRAM_MAX have a bin each, larger ones share the last; count, sum and maximum are
- * exact whatever the value. Memory grows with the largest value seen, so a thousand clients that are never
- * stale cost nothing. Not thread-safe: it belongs to the store's owner. */
+ * exact whatever the value. A few different values are kept as a list of them, more as an array of bins up to the
+ * largest: a client of thousands is stale by thousands of versions, but pushes some hundred times. Not thread-safe: it
+ * belongs to the store's owner. */
 #ifndef STORE_STALENESS_H
 #define STORE_STALENESS_H
 
@@ -15,19 +16,36 @@
 
 enum { ENI_HISTOGRAM_MAX = 65535 };
 
+/* How often a value came. */
+typedef struct eni_histogram_value {
+    uint64_t count;
+    uint32_t value;
+} eni_histogram_value;
+
 typedef struct eni_histogram {
     uint64_t count, sum, max;
-    uint64_t *bin; /* (bins) how often each value came; owned */
+    uint64_t *bin; /* (bins) how often each value came; owned. NULL: `few` has them */
     uint32_t bins; /* values 0 .. bins-1 have a bin; those beyond have not come yet */
+    uint32_t nfew, few_room;
+    eni_histogram_value *few; /* (nfew) ascending; owned */
 } eni_histogram;
 
 /* Zeroed memory is an empty histogram. Frees the bins; safe on zeroed memory and twice. */
 void eni_histogram_fini(eni_histogram *histogram);
 
-/* Counts `value`. EN_ENOMEM (logged) leaves the histogram as it was; allocates only for a new maximum. */
+/* Counts `value`. EN_ENOMEM (logged) leaves the histogram as it was; allocates only for a new value. */
 en_status eni_histogram_add(eni_histogram *histogram, uint64_t value);
 
-/* Adds the counts of `from` (another shard's, another partition's). EN_ENOMEM leaves `into` as it was. */
+/* How often `value` (at most ENI_HISTOGRAM_MAX) came, and the number of bins from 0 on that hold all values: a power of
+ * two from 8 on, 0 if empty. */
+uint64_t eni_histogram_at(const eni_histogram *histogram, uint32_t value);
+uint32_t eni_histogram_bins(const eni_histogram *histogram);
+
+/* Makes it an array of bins, for a caller that passes `bin` on. EN_ENOMEM. */
+en_status eni_histogram_spread(eni_histogram *histogram);
+
+/* Adds the counts of `from` (another shard's, another partition's). EN_ENOMEM, logged: `into` is then
+ * of no use. */
 en_status eni_histogram_merge(eni_histogram *into, const eni_histogram *from);
 
 /* The mean; 0 if empty. */

@@ -11,6 +11,7 @@
  * actions. */
 #include "runtime/store/store.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
         .shard = (uint32_t)config->shard,
         .count = hi - part->lo,
         .min_clock = UINT64_MAX,
+        .nranks = (uint32_t)config->world,
     };
     if (part->pub.count == 0) return EN_OK;
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;
@@ -108,7 +110,7 @@ static void partition_fini(eni_store *store, eni_partition *part)
     /* Staged calls that were answered are not in any other list. */
     for (uint32_t i = 0; i < part->nstaged; i++)
         if (!part->staged[i]->is_held) eni_store_call_free(store, part->staged[i]);
-    free_calls(store, part->held_first);
+    free_calls(store, part->held.first);
     free(part->staged);
     for (int32_t r = 0; part->dedupe != NULL && r < store->config.world; r++) {
         for (uint32_t i = 0; part->dedupe[r].peer != NULL && i < store->config.strategy->peer_vecs; i++)
@@ -257,32 +259,60 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, b
     return EN_OK;
 }
 
-/* Offers every held call to on_pull, in the order of arrival, and answers those that it releases. If it holds
- * every client's call and no timer is set, no push can come that would release one: EN_EBUG. */
-static en_status offer_held(eni_store *store, eni_partition *part)
+static void keep_waiting(eni_store *store, eni_partition *part, eni_call *call, int verdict)
+{
+    store->client[call->msg.src].stats.holds += !call->was_asked;
+    part->held.nwaiting[call->waits_for] -= call->was_asked;
+    call->was_asked = true;
+    call->waits_for = (uint8_t)(verdict - EN_HOLD);
+    part->held.nwaiting[call->waits_for]++;
+}
+
+/* Asks on_pull about a held call, and answers it unless it is to wait. */
+static en_status offer(eni_store *store, eni_partition *part, eni_call *call)
 {
     const en_strategy *strategy = store->config.strategy;
-    uint32_t nheld = 0;
-    if (!part->is_initialised) return EN_OK;
-    for (eni_call *call = part->held_first, *next; call != NULL; call = next) {
-        next = call->next;
-        int verdict = EN_REPLY_WEIGHTS;
-        if (call->pending_error == EN_OK && strategy->on_pull != NULL && !call->is_snapshot)
-            call->pending_error = eni_store_hook_pull(store, part, call, &verdict);
-        if (call->pending_error != EN_OK) {
-            EN_TRY(refuse_pending(store, part, call));
-            continue;
-        }
-        if (verdict == EN_REPLY_DATA && call->msg.data != NULL) {
-            EN_TRY(answer(store, part, call, true));
-        } else if (verdict == EN_HOLD) {
-            store->client[call->msg.src].stats.holds += !call->was_asked;
-            call->was_asked = true;
-            nheld++;
-        } else {
-            EN_TRY(answer(store, part, call, false));
-        }
+    int verdict = EN_REPLY_WEIGHTS;
+    if (call->pending_error == EN_OK && strategy->on_pull != NULL && !call->is_snapshot)
+        call->pending_error = eni_store_hook_pull(store, part, call, &verdict);
+    if (call->pending_error != EN_OK) return refuse_pending(store, part, call);
+    if (verdict >= EN_HOLD) {
+        keep_waiting(store, part, call, verdict);
+        return EN_OK;
     }
+    return answer(store, part, call, verdict == EN_REPLY_DATA && call->msg.data != NULL);
+}
+
+/* The first call that is due: of the new ones, which are the last, unless something has come that others wait for. */
+static eni_call *first_due(const eni_partition *part, bool is_all_due)
+{
+    const bool has_due =
+        is_all_due || part->held.nwaiting[ENI_WAITS_ANY] > 0 ||
+        (part->held.nwaiting[ENI_WAITS_VERSION] > 0 && part->held.asked_version != part->pub.version) ||
+        (part->held.nwaiting[ENI_WAITS_CLOCK] > 0 && part->held.asked_clock != part->pub.min_clock);
+    if (has_due) return part->held.first;
+    eni_call *first = NULL;
+    for (eni_call *call = part->held.last; call != NULL && !call->was_asked; call = call->prev)
+        first = call;
+    return first;
+}
+
+/* Offers the held calls that are due to on_pull, in the order of arrival, and answers those that it releases. After a
+ * member or timer event (`is_event`) all are due. If it holds every client's call and no timer is set, no push can come
+ * that would release one: EN_EBUG. */
+static en_status offer_held(eni_store *store, eni_partition *part, bool is_event)
+{
+    if (!part->is_initialised) return EN_OK;
+    eni_call *call = first_due(part, is_event || part->held.has_errors);
+    part->held.has_errors = false;
+    part->held.asked_version = part->pub.version;
+    part->held.asked_clock = part->pub.min_clock;
+    for (eni_call *next; call != NULL; call = next) {
+        next = call->next;
+        EN_TRY(offer(store, part, call));
+    }
+    const uint32_t nheld = part->held.nwaiting[ENI_WAITS_ANY] + part->held.nwaiting[ENI_WAITS_VERSION] +
+                           part->held.nwaiting[ENI_WAITS_CLOCK];
     if (!store->config.judges_holds || nheld == 0 || nheld < part->pub.nclients || part->has_timer)
         return EN_OK;
     char held[200];
@@ -291,7 +321,8 @@ static en_status offer_held(eni_store *store, eni_partition *part)
         EN_EBUG, "store",
         "on_pull of %s (shard %u, bucket %u, version %llu) holds every client's call (%s), and no "
         "timer is set: no client can ever push again",
-        strategy->name, part->pub.shard, part->pub.bucket, (unsigned long long)part->pub.version, held);
+        store->config.strategy->name, part->pub.shard, part->pub.bucket,
+        (unsigned long long)part->pub.version, held);
 }
 
 /* ---- members and timers -------------------------------------------------------------------------------- */
@@ -302,9 +333,9 @@ static en_status tell_partitions(eni_store *store, int32_t who, int member)
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
         eni_partition *part = &store->part[b];
         if (part->pub.count == 0) continue;
-        eni_partition_recount(store, part);
+        eni_partition_count_member(store, part, who);
         EN_TRY(eni_store_hook_member(store, part, who, member));
-        EN_TRY(offer_held(store, part));
+        EN_TRY(offer_held(store, part, true));
     }
     return EN_OK;
 }
@@ -319,7 +350,7 @@ static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
         store->client[who].stats.dropped += call->covered;
         eni_partition_unstage(store, part, call);
     }
-    for (eni_call *call = part->held_first, *next; call != NULL; call = next) {
+    for (eni_call *call = part->held.first, *next; call != NULL; call = next) {
         next = call->next;
         if (call->msg.src != who) continue;
         eni_partition_release(part, call);
@@ -417,7 +448,7 @@ static en_status on_timer(eni_store *store)
         part->has_timer = false;
         part->fired = store->nevents;
         EN_TRY(eni_store_hook_timer(store, part));
-        EN_TRY(offer_held(store, part));
+        EN_TRY(offer_held(store, part, true));
     }
     return EN_OK;
 }
@@ -494,7 +525,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
     const bool is_repeat = part->is_initialised;
     if (!is_repeat) take_in(store, event, part);
     EN_TRY(answer_event(store, event, part, is_repeat ? ENI_STORE_IS_REPEAT : 0, NULL));
-    return offer_held(store, part);
+    return offer_held(store, part, false);
 }
 
 /* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
@@ -509,7 +540,7 @@ static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni
     call->ticket = event->ticket;
     call->is_snapshot = true;
     eni_partition_hold(part, call);
-    return offer_held(store, part);
+    return offer_held(store, part, false);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
@@ -525,7 +556,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
 {
     const eni_dedupe *dedupe = &part->dedupe[event->client];
     store->stats.repeats++;
-    for (eni_call *call = part->held_first; call != NULL; call = call->next)
+    for (eni_call *call = part->held.first; call != NULL; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
             call->ticket = event->ticket;
             return EN_OK;
@@ -561,6 +592,7 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
     const uint64_t version = part->pub.version;
     store->current = call;
     store->did_touch = false;
+    store->last_weight = NAN;
     en_status st;
     if (strategy->on_push != NULL)
         st = eni_store_hook_push(store, part, call);
@@ -571,9 +603,12 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
         call->was_absorbed = false;
     }
     store->current = NULL;
-    if (st == EN_OK) /* the hook may have swallowed a mean that is not finite: then no call is refused */
-        for (eni_call *held = part->held_first; held != NULL; held = held->next)
+    if (st == EN_OK &&
+        part->held.has_errors) { /* the hook has swallowed a mean that is not finite: no call is refused */
+        part->held.has_errors = false;
+        for (eni_call *held = part->held.first; held != NULL; held = held->next)
             held->pending_error = EN_OK;
+    }
     call->pending_error = st;
     if (call->was_absorbed) return EN_OK; /* the step counts it */
     return eni_partition_count(store, call, version, st == EN_OK && store->did_touch);
@@ -629,7 +664,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     stats->pulls += !is_push;
     stats->bytes_in += event->payload.count * sizeof(float);
     if (is_push) EN_TRY(push(store, part, call));
-    return offer_held(store, part);
+    return offer_held(store, part, false);
 }
 
 /* Checks a call, and takes, repeats or refuses it. *is_taken_out: its payload has moved into the store. */

@@ -68,7 +68,7 @@ typedef struct eni_store eni_store;
 typedef struct eni_version_buffer eni_version_buffer; /* weights of one version */
 
 /* Selects the pushes after which the store checks whether on_push has written weights without touch, or made
- * them infinite or NaN. A check costs a pass over the partition before and after. FIRST: the first 100 pushes
+ * them infinite or NaN. ALL also has a canary behind the weights, and behind payloads with room for one. A check costs a pass over the partition before and after. FIRST: the first 100 pushes
  * of each partition, and every 1,000th. */
 typedef enum eni_store_watch { ENI_WATCH_NONE, ENI_WATCH_FIRST, ENI_WATCH_ALL } eni_store_watch;
 
@@ -106,8 +106,9 @@ typedef struct eni_store_config {
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 enum {
-    ENI_PAYLOAD_BORROWED = 1, /* the client's memory: it may change once the call is answered */
-    ENI_PAYLOAD_READ_ONLY = 2 /* mapped without write access: copied before hooks that may edit see it */
+    ENI_PAYLOAD_BORROWED = 1,  /* the client's memory: it may change once the call is answered */
+    ENI_PAYLOAD_READ_ONLY = 2, /* mapped without write access: copied before hooks that may edit see it */
+    ENI_PAYLOAD_HAS_ROOM = 4   /* for a canary (core/canary.h) behind its elements */
 };
 
 /* Float32 that an event brings. `release(owner)` is called exactly once, when the store no longer reads it;
@@ -280,6 +281,10 @@ void eni_store_release(void *weights, void *buffer);
 /* Borrowed; they change with every step. client must be 0 .. world-1. */
 const eni_store_stats *eni_store_totals(const eni_store *store);
 const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t client);
+
+/* With which weight on_push absorbed the last push that was taken in; NAN: it did not, and may have touched the
+ * weights, or dropped the push. */
+double eni_store_last_weight(const eni_store *store);
 
 /* Whether every partition that is not empty has its initial weights. */
 bool eni_store_is_initialised(const eni_store *store);

@@ -17,6 +17,9 @@ enum { ENI_STORE_OUTSTANDING = 8 };
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
 
+/* The event after which a held call is asked about again: EN_HOLD, EN_HOLD_VERSION, EN_HOLD_CLOCK. */
+enum { ENI_WAITS_ANY, ENI_WAITS_VERSION, ENI_WAITS_CLOCK, ENI_WAITS };
+
 /* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
 typedef struct eni_call {
     struct eni_call *prev, *next; /* in part->held, by arrival; in store->idle only next */
@@ -35,6 +38,7 @@ typedef struct eni_call {
     bool is_counted;         /* it is counted, and `met` is known */
     bool is_steady;          /* pushed while all joined clients were active */
     bool was_asked;          /* on_pull held it before */
+    uint8_t waits_for;       /* with was_asked: ENI_WAITS_* */
     bool was_named;          /* logged as held for long */
     bool was_absorbed;       /* absorb() took it, whatever became of it since */
 } eni_call;
@@ -60,6 +64,14 @@ typedef struct eni_frozen {
     uint64_t version, steps, samples;
 } eni_frozen;
 
+/* The calls that wait for an answer. */
+typedef struct eni_held {
+    eni_call *first, *last;
+    uint32_t nwaiting[ENI_WAITS];        /* those that on_pull was asked about, by waits_for */
+    uint64_t asked_version, asked_clock; /* when it was asked about all of them that were due */
+    bool has_errors;                     /* some may have a pending_error */
+} eni_held;
+
 typedef struct eni_partition {
     en_partition pub;           /* first: hooks hand back a pointer to it */
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
@@ -75,7 +87,7 @@ typedef struct eni_partition {
     eni_dedupe *dedupe; /* (world) */
     uint32_t nmin;      /* active clients whose clock is pub.min_clock */
     uint32_t nstarted;  /* active clients that have pushed */
-    eni_call *held_first, *held_last;
+    eni_held held;
     eni_call **staged; /* by (rank, clock) */
     uint32_t nstaged, staged_room;
     bool has_timer;
@@ -97,6 +109,7 @@ typedef struct eni_store_hook {
     eni_partition *part; /* its; NULL: no hook runs */
     eni_call *call;      /* whose message it has; NULL: none */
     eni_hook_site place;
+    float *behind[2];  /* the weights, its message: a canary; NULL: there is none */
     en_status verdict; /* logged already: EN_EBUG after misuse, EN_EINVAL; else EN_OK */
     char said[192];    /* the last misuse, which the caller is sent too */
 } eni_store_hook;
@@ -132,6 +145,7 @@ struct eni_store {
     bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
     bool did_touch;     /* in that hook */
+    double last_weight; /* eni_store_last_weight */
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */
@@ -177,7 +191,7 @@ void eni_store_call_free(eni_store *store, eni_call *call);
 en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count);
 /* The same, a copy of its own payload. */
 en_status eni_store_call_detach(eni_store *store, eni_call *call);
-/* Appends to the held calls. */
+/* Appends to the held calls; one that on_pull has held before (in a saved state) is asked about at the next event. */
 void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
 void eni_partition_release(eni_partition *part, eni_call *call);
@@ -215,6 +229,8 @@ en_status eni_partition_step(eni_store *store, eni_partition *part);
 en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
+/* The same after one client has become active, or is no longer. */
+void eni_partition_count_member(const eni_store *store, eni_partition *part, int32_t who);
 
 /* ---- hooks.c ---- */
 

@@ -200,7 +200,7 @@ static bool are_bins(uint64_t bins)
 static en_status histogram(stream *s, eni_histogram *h)
 {
     static const char *const odd = "a histogram is inconsistent";
-    uint32_t bins = h->bins;
+    uint32_t bins = eni_histogram_bins(h);
     FIELD(s, h->count, 8);
     FIELD(s, h->sum, 8);
     FIELD(s, h->max, 8);
@@ -210,11 +210,13 @@ static en_status histogram(stream *s, eni_histogram *h)
     EN_TRY(verdict(s));
     if (is_loading(s) && bins > 0 && (h->bin = eni_alloc_array(bins, sizeof *h->bin)) == NULL)
         return EN_ENOMEM;
-    h->bins = bins;
+    if (is_loading(s)) h->bins = bins;
     uint64_t left = h->count;
     for (uint32_t i = 0; i < bins; i++) {
-        FIELD_TO(s, h->bin[i], 8, left, odd);
-        left -= h->bin[i];
+        uint64_t n = eni_histogram_at(h, i);
+        FIELD_TO(s, n, 8, left, odd);
+        if (is_loading(s)) h->bin[i] = n;
+        left -= n;
     }
     expect(s, left == 0, odd);
     expect(s, bins == 0 || h->max < bins || bins > ENI_HISTOGRAM_MAX, "a histogram's maximum has no bin");
@@ -306,14 +308,14 @@ static void put_call(stream *s, eni_call *call)
 static void put_calls(stream *s, const eni_partition *part)
 {
     uint32_t n = 0;
-    for (const eni_call *call = part->held_first; call != NULL; call = call->next)
+    for (const eni_call *call = part->held.first; call != NULL; call = call->next)
         n++;
     for (uint32_t i = 0; i < part->nstaged; i++)
         n += !part->staged[i]->is_held;
     FIELD(s, n, 4);
     for (uint32_t i = 0; i < part->nstaged; i++)
         if (!part->staged[i]->is_held) put_call(s, part->staged[i]);
-    for (eni_call *call = part->held_first; call != NULL; call = call->next)
+    for (eni_call *call = part->held.first; call != NULL; call = call->next)
         put_call(s, call);
 }
 

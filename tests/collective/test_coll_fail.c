@@ -211,6 +211,56 @@ static void another_call_is_named(void **state)
     }
 }
 
+/* Two partners disagree: about the bucket, about their place among the collectives, or about what it is. */
+static int partners_disagree(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    (void)n;
+    const int which = *(int *)fixture->test;
+    const eni_coll_op mean = mean_of(64, 0);
+    const eni_coll_op sendrecv = {.op = ENI_COLL_SENDRECV,
+                                  .what = EN_WEIGHTS,
+                                  .bucket = which == 0 ? (uint32_t)rank : 3,
+                                  .slot = 1,
+                                  .count = 100,
+                                  .to = 1 - rank,
+                                  .from = 1 - rank,
+                                  .slot_in = 2};
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    en_status st = EN_OK;
+    for (int i = 0; i < 2 && st == EN_OK; i++) { /* 1: the other order; 2: never the other */
+        const bool is_mean = which == 0 ? i == 0 : which == 1 ? (i == 0) == (rank == 0) : rank == 0;
+        st = eni_coll_run(coll, is_mean ? &mean : &sendrecv);
+    }
+    CLUSTER_CHECK(st == EN_EMISMATCH || st == EN_EPEER);
+    if (st == EN_EMISMATCH && strstr(last_text, "rank 0") && strstr(last_text, "rank 1"))
+        atomic_fetch_add(&board->word[0], strstr(last_text, "sendrecv of bucket") != NULL);
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void partners_that_disagree_are_named(void **state)
+{
+    (void)state;
+    for (int w = 0; w < NWAYS; w++)
+        for (int which = 0; which < (w < 2 ? 1 : 3);
+             which++) { /* in shared memory the control plane tells the others */
+            struct fixture fixture;
+            struct cluster cluster;
+            assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
+            fixture.test = &which;
+            const int bad = cluster_run(&cluster, 2, partners_disagree, &fixture, 60000);
+            const uint64_t named = atomic_load(&cluster.board->word[0]);
+            if (bad || named == 0) fprintf(stderr, "%s, case %d\n", ways[w].name, which);
+            cluster_close(&cluster);
+            fixture_close(&fixture);
+            assert_int_equal(bad, 0);
+            assert_true(named >= 1);
+        }
+}
+
 /* Bytes of an unauthenticated peer on a ring's socket are refused, not summed. */
 static int garbled(int rank, int n, cluster_board *board, void *user)
 {
@@ -480,11 +530,17 @@ static void the_choice_says_why(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_rank_ends_the_wait),  cmocka_unit_test(a_slow_rank_is_waited_for),
-        cmocka_unit_test(a_mismatch_is_named),          cmocka_unit_test(another_step_is_named),
-        cmocka_unit_test(another_call_is_named),        cmocka_unit_test(an_unauthenticated_peer_is_refused),
-        cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(one_wrong_field_is_named),
-        cmocka_unit_test(one_flipped_bit_is_found),     cmocka_unit_test(checksums_change_no_sum),
+        cmocka_unit_test(a_killed_rank_ends_the_wait),
+        cmocka_unit_test(a_slow_rank_is_waited_for),
+        cmocka_unit_test(a_mismatch_is_named),
+        cmocka_unit_test(another_step_is_named),
+        cmocka_unit_test(another_call_is_named),
+        cmocka_unit_test(an_unauthenticated_peer_is_refused),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(one_wrong_field_is_named),
+        cmocka_unit_test(one_flipped_bit_is_found),
+        cmocka_unit_test(checksums_change_no_sum),
+        cmocka_unit_test(partners_that_disagree_are_named),
         cmocka_unit_test(the_choice_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,116 @@ static void sendrecv_with_neighbours(void **state)
     by_every_way_in_1_2_4(sendrecvs);
 }
 
+/* A round of sendrecvs: whom each rank sends to, and receives from; itself: nobody. The same on all ranks. */
+static void draw_matching(uint64_t *state, int n, int to[], int from[])
+{
+    for (int r = 0; r < n; r++)
+        to[r] = from[r] = r;
+    for (int r = 0; r < n; r++) {
+        *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        const int other = (int)(*state >> 33) % n;
+        if (*state >> 62 == 0 || other == r || from[other] != other) continue;
+        to[r] = other;
+        from[other] = r;
+    }
+}
+
+/* Random matchings of any number of ranks, with all-reduces between them: many under way, of which each rank waits
+ * in an order of its own. A rank with neither partner makes no call. */
+static int matchings(int rank, int n, cluster_board *board, void *user)
+{
+    enum { ROUNDS = 60, AT_ONCE = 6, PART = 4000 };
+    struct fixture *fixture = user;
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    uint64_t state = (uint64_t)n, own = (uint64_t)rank + 1;
+    CLUSTER_CHECK(coll);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        uint64_t req[AT_ONCE + 1] = {0};
+        int to[CLUSTER_MAX], from[CLUSTER_MAX], source[AT_ONCE];
+        const int mean_at = (int)(round % (AT_ONCE + 4)); /* in some rounds there is none */
+        fixture_fill(eni_arena_at(fixture->arenas[rank], 1, 0), rank, round, AT_ONCE * PART);
+        fixture_fill(eni_arena_at(fixture->arenas[rank], 3, 0), rank, round, PART);
+        for (int i = 0; i < AT_ONCE; i++) {
+            const eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 3, .count = PART};
+            if (i == mean_at) CLUSTER_CHECK(eni_coll_submit(coll, &mean, &req[AT_ONCE]) == EN_OK);
+            draw_matching(&state, n, to, from);
+            source[i] = from[rank];
+            if (to[rank] == rank && from[rank] == rank) continue;
+            const eni_coll_op op = {.op = ENI_COLL_SENDRECV,
+                                    .what = EN_WEIGHTS,
+                                    .bucket = (uint32_t)i,
+                                    .slot = 1,
+                                    .offset = (uint64_t)i * PART,
+                                    .count = i == 3 ? 0 : PART,
+                                    .to = to[rank],
+                                    .from = from[rank],
+                                    .slot_in = 2};
+            CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[i]) == EN_OK);
+        }
+        own = own * 6364136223846793005u + 1;
+        for (int k = 0; k <= AT_ONCE; k++) {
+            const int i = (k + (int)(own >> 40) % (AT_ONCE + 1)) % (AT_ONCE + 1);
+            if (req[i] == 0) continue;
+            CLUSTER_CHECK(eni_coll_wait(coll, req[i]) == EN_OK && eni_coll_test(coll, req[i]));
+            for (uint64_t j = 0; i < AT_ONCE && i != 3 && j < PART; j += 7)
+                CLUSTER_CHECK(*eni_arena_at(fixture->arenas[rank], 2, (uint64_t)i * PART + j) ==
+                              fixture_value(source[i], round, (uint64_t)i * PART + j));
+        }
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void sendrecv_by_any_matching(void **state)
+{
+    (void)state;
+    by_every_way(matchings, 2);
+    by_every_way(matchings, 3);
+    by_every_way(matchings, 5);
+}
+
+/* A sendrecv is done when its partner has come, whatever was begun before it: rank 0 waits for the second first,
+ * and the first comes after something that rank 0 does then. */
+static int out_of_order(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    (void)n;
+    CLUSTER_CHECK(coll);
+    for (int round = 0; round < 20; round++) {
+        eni_coll_op op = {
+            .op = ENI_COLL_SENDRECV, .what = EN_WEIGHTS, .slot = 1, .count = COUNT, .slot_in = 2};
+        uint64_t req[3];
+        op.to = op.from = rank == 0 ? 1 : 0;
+        if (rank == 0) {
+            CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[0]) == EN_OK);
+            op.to = op.from = 2;
+            op.slot_in = 3;
+            CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[1]) == EN_OK);
+            CLUSTER_CHECK(eni_coll_wait(coll, req[1]) == EN_OK);
+            CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[2]) == EN_OK);
+            CLUSTER_CHECK(eni_coll_wait(coll, req[0]) == EN_OK && eni_coll_wait(coll, req[2]) == EN_OK);
+        } else if (rank == 2) {
+            CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK && eni_coll_run(coll, &op) == EN_OK);
+            op.to = op.from = 1; /* only now may rank 1 come */
+            CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+        } else {
+            op.to = op.from = 2;
+            CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+            op.to = op.from = 0;
+            CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+        }
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void sendrecvs_end_in_any_order(void **state)
+{
+    (void)state;
+    by_every_way(out_of_order, 3);
+}
+
 /* Buckets of different lengths in one vector, all submitted before any is waited for, by ranks that arrive at
  * different times: rank r first does r milliseconds of something else. */
 static int buckets(int rank, int n, cluster_board *board, void *user)
@@ -420,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_scatter_and_allgather), cmocka_unit_test(reduce_broadcast_barrier),
         cmocka_unit_test(samples_behind_a_reduction),   cmocka_unit_test(sendrecv_with_neighbours),
+        cmocka_unit_test(sendrecv_by_any_matching),     cmocka_unit_test(sendrecvs_end_in_any_order),
         cmocka_unit_test(many_buckets_in_flight),       cmocka_unit_test(a_rank_that_waits_in_between),
         cmocka_unit_test(many_small_ones_do_not_grow),  cmocka_unit_test(bytes_are_the_theory),
         cmocka_unit_test(a_new_epoch_starts_afresh),    cmocka_unit_test(the_emulated_network_takes_its_time),

@@ -403,7 +403,7 @@ static void help_shows_the_keys_of_its_program(void **state)
         assert_non_null(strstr(text, eni_program_name((eni_program)p)));
         assert_true((strstr(text, "--lr=REAL") != NULL) ==
                     (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER || p == ENI_ADVISE ||
-                     p == ENI_SCALE || p == ENI_SIM));
+                     p == ENI_RANK || p == ENI_SCALE || p == ENI_SIM));
         assert_null(strstr(text, "token-fd"));
         for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
             assert_true(strlen(line) <= 100);

@@ -67,11 +67,11 @@ static void values_by_key(void **state)
     (void)state;
     eni_options *options = NULL;
     assert_int_equal(eni_options_new(&strategy, "round=yes,bound=12", &options), EN_OK);
-    assert_true(eni_options_num(options, "bound") == 12);
-    assert_true(eni_options_num(options, "alpha") == 0.1);
-    assert_true(eni_options_num(options, "round") == 1);
+    assert_true(eni_options_num(options, "bound", 1) == 12);
+    assert_true(eni_options_num(options, "alpha", 1) == 0.1);
+    assert_true(eni_options_num(options, "round", 1) == 1);
     assert_string_equal(eni_options_text(options, "codec"), "none");
-    assert_true(eni_options_num(options, "period") == 0);
+    assert_true(eni_options_num(options, "period", 1) == 0);
     assert_false(eni_options_has(options, "period", false));
     assert_string_equal(eni_options_text(options, "bound"), "");
     assert_false(eni_options_has(options, "bound", true));
@@ -109,6 +109,44 @@ static void what_is_refused(void **state)
     char long_one[400];
     snprintf(long_one, sizeof long_one, "codec=%0300d", 0);
     refuses(long_one, "306 characters", "at most 255");
+}
+
+/* ---- values by the number of workers ---- */
+
+static const en_option by_workers[] = {
+    {sizeof(en_option), EN_OPT_INT, "threshold", "t", 2, 1, INFINITY, "2W"},
+    {sizeof(en_option), EN_OPT_REAL, "alpha", "a", 0.9, 1e-6, 0.999999, "0.9/W"},
+    {0},
+};
+static const en_strategy by_w = {.name = "by-w", .options = by_workers};
+
+static void is_of_workers(const char *given, const char *canonical, double threshold_of_4, double alpha_of_4)
+{
+    char shown[128];
+    eni_options *options = NULL;
+    assert_int_equal(eni_options_new(&by_w, given, &options), EN_OK);
+    assert_string_equal(eni_options_canonical(options), canonical);
+    assert_true(eni_options_num(options, "threshold", 4) == threshold_of_4);
+    assert_true(eni_options_num(options, "alpha", 4) == alpha_of_4);
+    eni_options_free(options);
+    eni_option_describe(&by_workers[1], shown, sizeof shown);
+    assert_non_null(strstr(shown, "default 0.9/W"));
+}
+
+static void some_values_follow_the_workers(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"threshold=0W",  "threshold=0",   "threshold=1.5W", "threshold=2/W",
+                                      "threshold=2WW", "threshold=-2W", "alpha=2/W",      "alpha=0.1W",
+                                      "alpha=0/W",     "alpha=/W",      "alpha=1",        "threshold="};
+    is_of_workers("", "threshold=2W,alpha=0.9/W", 8, 0.9 / 4);
+    is_of_workers("threshold=W,alpha=0.5", "threshold=W,alpha=0.5", 4, 0.5);
+    is_of_workers("threshold=inf,alpha=0.5/W", "threshold=inf,alpha=0.5/W", INFINITY, 0.125);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        eni_options *options = NULL;
+        if (eni_options_new(&by_w, bad[i], &options) == EN_OK) fail_msg("%s was accepted", bad[i]);
+    }
+    refuses("bound=2W", "'2W'", "default 3"); /* not declared by W */
 }
 
 static void none_are_declared(void **state)
@@ -191,6 +229,7 @@ int main(void)
         cmocka_unit_test(the_canonical_text_reads_back),
         cmocka_unit_test(values_by_key),
         cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(some_values_follow_the_workers),
         cmocka_unit_test(none_are_declared),
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(what_is_text),

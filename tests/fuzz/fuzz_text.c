@@ -25,7 +25,7 @@ static void as_options(const char *text)
     static const en_strategy strategy = {.name = "fuzzed", .options = table};
     eni_options *options, *again;
     if (eni_options_new(&strategy, text, &options) != EN_OK) return;
-    const double bound = eni_options_num(options, "bound"), alpha = eni_options_num(options, "alpha");
+    const double bound = eni_options_num(options, "bound", 1), alpha = eni_options_num(options, "alpha", 1);
     must(bound >= 0 && bound <= 100 && bound == floor(bound) && alpha >= -1 && alpha <= 1);
     must(eni_options_new(&strategy, eni_options_canonical(options), &again) == EN_OK);
     must(strcmp(eni_options_canonical(options), eni_options_canonical(again)) == 0);

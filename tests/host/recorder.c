@@ -1,152 +1,16 @@
-/* recorder.c - the worker half first: the table of the host with a note behind each call; then the script of
- * arrivals, and the store half, which writes or follows it; then the strategy that has both. */
+/* recorder.c - the worker half first: the table of the host with a note behind each call; then the store half, with a
+ * note before each hook; then the strategy that has both. */
 #include "tests/host/recorder.h"
 
-#include <pthread.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { TEXT = 1 << 17, ARRIVALS = 4096, BUCKETS = 64, GATE_S = 20, NOBODY = -2 };
+enum { TEXT = 1 << 17 };
 
 static const en_strategy *real;
 static en_strategy wrapped;
-
-/* ---- the script of arrivals ---------------------------------------------------------------------------- */
-
-enum { CALL = 1, TIMER, FINISHED };
-
-typedef struct arrival {
-    uint32_t type, bucket;        /* FINISHED: of bucket 0 */
-    int32_t rank;                 /* TIMER: -1 */
-    uint32_t kind, what, is_push; /* CALL: as the store saw it; the gate does not look at these */
-    uint64_t clock, base_version, nsamples;
-} arrival;
-
-static struct script {
-    script_mode mode;
-    pthread_mutex_t lock;
-    pthread_cond_t turn;
-    arrival item[ARRIVALS];
-    int n, next;
-    int called[RECORDER_RANKS];              /* calls that the gate has let through */
-    uint64_t clock[RECORDER_RANKS][BUCKETS]; /* of the last call that has arrived */
-} script = {.lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER};
-
-static void give_up(const char *why, const arrival *got)
-{
-    const arrival *due = script.next < script.n ? &script.item[script.next] : &(arrival){.rank = NOBODY};
-    fprintf(stderr,
-            "the script of arrivals of %s, line %d of %d: %s: is rank %d type %u bucket %u clock %llu, not "
-            "rank %d type %u bucket %u clock %llu\n",
-            real->name, script.next, script.n, why, got->rank, got->type, got->bucket,
-            (unsigned long long)got->clock, due->rank, due->type, due->bucket,
-            (unsigned long long)due->clock);
-    abort();
-}
-
-static bool is_next(const arrival *a)
-{
-    const arrival *due = &script.item[script.next];
-    return script.next < script.n && due->type == a->type && due->rank == a->rank && due->bucket == a->bucket;
-}
-
-/* Where the script has this arrival: its next line, or, of calls alone that one rank has there, a later one. A
- * call behind an all-reduce leaves when its bucket is reduced, and which of a rank's buckets is reduced first
- * depends on the other ranks' pace; no bucket's weights depend on it. -1: the script has another. */
-static int line_of(const arrival *a)
-{
-    for (int i = script.next; i < script.n; i++) {
-        const arrival *due = &script.item[i];
-        if (memcmp(due, a, sizeof *a) == 0) return i;
-        if (a->type != CALL || due->type != CALL || due->rank != a->rank || due->bucket == a->bucket) break;
-    }
-    return -1;
-}
-
-/* On the store's thread. */
-static void arrived(arrival a)
-{
-    pthread_mutex_lock(&script.lock);
-    if (script.mode == SCRIPT_WRITE) {
-        if (script.n == ARRIVALS) give_up("no room", &a);
-        script.item[script.n++] = a;
-    } else if (script.mode == SCRIPT_FOLLOW) {
-        const int line = line_of(&a);
-        if (line < 0) give_up("arrived", &a);
-        arrival *due = &script.item[script.next];
-        memmove(due + 1, due, (size_t)(line - script.next) * sizeof *due);
-        *due = a;
-        script.next++;
-        pthread_cond_broadcast(&script.turn);
-    }
-    pthread_mutex_unlock(&script.lock);
-}
-
-/* Where the script has the next call of this rank, or its end; its length: nowhere. */
-static int place_of(uint32_t type, int rank)
-{
-    int i = 0;
-    for (int calls = 0; i < script.n; i++) {
-        const arrival *a = &script.item[i];
-        if (a->rank == rank && a->type == type && (type != CALL || calls++ == script.called[rank])) break;
-    }
-    return i;
-}
-
-/* Nobody else is before this place: what the rank has sent itself arrives in the order of sending. */
-static bool is_free(int place, int rank)
-{
-    for (int i = script.next; i < place; i++)
-        if (script.item[i].rank != rank) return false;
-    return true;
-}
-
-/* On the rank's thread: waits until what the script has before `place` is there, or is this rank's own. */
-static void await(int place, int rank, const char *why)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += GATE_S;
-    while (!is_free(place, rank))
-        if (pthread_cond_timedwait(&script.turn, &script.lock, &until) != 0)
-            give_up(why, &(arrival){.rank = rank});
-}
-
-static void gate(uint32_t type, int rank)
-{
-    pthread_mutex_lock(&script.lock);
-    if (script.mode == SCRIPT_FOLLOW) {
-        await(place_of(type, rank), rank, "waits at the gate");
-        script.called[rank] += type == CALL;
-    }
-    pthread_mutex_unlock(&script.lock);
-}
-
-void script_await_turn(int rank)
-{
-    gate(FINISHED, rank);
-}
-
-int script_await_end(void)
-{
-    pthread_mutex_lock(&script.lock);
-    if (script.mode == SCRIPT_FOLLOW) await(script.n, NOBODY, "waits for the end");
-    pthread_mutex_unlock(&script.lock);
-    return script.n;
-}
-
-void script_set(script_mode mode)
-{
-    script.mode = mode;
-    script.next = 0;
-    if (mode == SCRIPT_WRITE) script.n = 0;
-    memset(script.called, 0, sizeof script.called);
-    memset(script.clock, 0, sizeof script.clock);
-}
 
 /* ---- the worker half ----------------------------------------------------------------------------------- */
 
@@ -157,7 +21,7 @@ typedef struct recorder {
     char text[TEXT];
 } recorder;
 
-static recorder *recorders; /* (RECORDER_RANKS) */
+static recorder *recorders; /* (RECORDER_RANKS + 1) the last is the store's */
 
 static en_host *record_for(en_host *host)
 {
@@ -280,7 +144,6 @@ static en_req rec_sendrecv(en_host *h, int group, int what, const en_bucket *b, 
 static en_req rec_call(en_host *h, int dest, uint32_t kind, int what, const en_bucket *b, en_vec out,
                        en_vec in, uint64_t word)
 {
-    if (dest == EN_SERVERS) gate(CALL, h->world->rank);
     const en_req r = of(h)->real->call(of(h)->real, dest, kind, what, b, out, in, word);
     note(h, "call %d %u %d of %u, %u %u: %llu\n", dest, kind, what, b->id, out, in, (unsigned long long)r);
     return r;
@@ -345,53 +208,43 @@ static void rec_theory(en_host *h, void *state, en_theory *out)
 /* ---- the store half ---------------------------------------------------------------------------------------
  */
 
-static void call_arrived(const en_partition *part, const en_msg *msg)
+static en_host *store_notes(void)
 {
-    script.clock[msg->src][part->bucket] = msg->clock;
-    arrived((arrival){.type = CALL,
-                      .bucket = part->bucket,
-                      .rank = msg->src,
-                      .kind = msg->kind,
-                      .what = msg->what,
-                      .is_push = msg->data != NULL,
-                      .clock = msg->clock,
-                      .base_version = msg->base_version,
-                      .nsamples = msg->nsamples});
+    return &recorders[RECORDER_RANKS].table;
+}
+
+static void note_call(const char *hook, const en_partition *part, const en_msg *msg)
+{
+    note(store_notes(),
+         "%s of rank %d, bucket %u: clock %llu, kind %u, what %u, base %llu, %llu samples, %s\n", hook,
+         msg->src, part->bucket, (unsigned long long)msg->clock, msg->kind, msg->what,
+         (unsigned long long)msg->base_version, (unsigned long long)msg->nsamples,
+         msg->data != NULL ? "data" : "no data");
 }
 
 static en_status rec_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    call_arrived(part, msg);
+    note_call("push", part, msg);
     if (real->on_push) return real->on_push(store, state, part, msg);
     const en_status st = store->absorb(store, part, msg, 1);
     return st == EN_OK ? store->step(store, part) : st;
 }
 
-/* Every call is asked for here, at once and while it is held; a pull has not been seen before. */
 static int rec_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    if (msg->clock > script.clock[msg->src][part->bucket]) call_arrived(part, msg);
+    note_call("pull", part, msg);
     return real->on_pull ? real->on_pull(store, state, part, msg) : EN_REPLY_WEIGHTS;
 }
 
-/* A timer that rings before its turn is set again. */
 static void rec_timer(en_store *store, void *state, const en_partition *part)
 {
-    const arrival a = {.type = TIMER, .bucket = part->bucket, .rank = -1};
-    pthread_mutex_lock(&script.lock);
-    const bool is_early = script.mode == SCRIPT_FOLLOW && !is_next(&a);
-    pthread_mutex_unlock(&script.lock);
-    if (is_early) {
-        store->timer(store, part, 100000);
-        return;
-    }
-    arrived(a);
+    note(store_notes(), "timer of bucket %u\n", part->bucket);
     real->on_timer(store, state, part);
 }
 
 static void rec_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
-    if (event == EN_MEMBER_FINISHED && part->bucket == 0) arrived((arrival){.type = FINISHED, .rank = who});
+    note(store_notes(), "member %d: %d of bucket %u\n", who, event, part->bucket);
     if (real->on_member) real->on_member(store, state, part, who, event);
 }
 
@@ -415,7 +268,7 @@ const en_strategy *recorder_open(const en_strategy *strategy)
     wrapped.on_pull = rec_pull;
     if (real->on_timer) wrapped.on_timer = rec_timer;
     wrapped.on_member = rec_member;
-    recorders = calloc(RECORDER_RANKS, sizeof *recorders);
+    recorders = calloc(RECORDER_RANKS + 1, sizeof *recorders);
     if (recorders == NULL) abort();
     for (int r = 0; r < RECORDER_RANKS; r++)
         recorders[r].table = (en_host){.abi = EN_STRATEGY_ABI,

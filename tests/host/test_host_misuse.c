@@ -42,9 +42,12 @@ static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint6
     return in_plan != NULL && bucket->id == 1 ? in_plan(host, bucket) : EN_OK;
 }
 
+static int wrong_request; /* written by submit; 0: none */
+
 static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)state, (void)req;
+    (void)state;
+    if (wrong_request > 0 && bucket->id == 1) req[wrong_request] = 1;
     return in_submit != NULL && bucket->id == 1 ? in_submit(host, bucket) : EN_OK;
 }
 
@@ -133,6 +136,13 @@ static en_status local_sendrecv(en_host *host, const en_bucket *bucket)
     return EN_OK;
 }
 
+static en_status sendrecv_in_place(en_host *host, const en_bucket *bucket)
+{
+    const int next = (host->world->rank + 1) % host->world->nranks;
+    host->sendrecv(host, EN_WORLD, EN_GRAD, bucket, next, bucket->grad, next, bucket->grad);
+    return EN_OK;
+}
+
 static en_status carries_nothing(en_host *host, const en_bucket *bucket)
 {
     host->sendrecv(host, EN_WORLD, 0, bucket, 0, bucket->grad, 0, bucket->param);
@@ -218,6 +228,19 @@ static en_status far_ranks(en_host *host, const en_bucket *bucket)
     return EN_OK;
 }
 
+static en_status wait_for_nothing(en_host *host, const en_bucket *bucket)
+{
+    (void)bucket;
+    return host->wait(host, 0);
+}
+
+static en_status step_twice(en_host *host, const en_bucket *bucket)
+{
+    host->step(host, bucket);
+    host->mean_step(host, bucket);
+    return EN_OK;
+}
+
 static en_status return_it(en_host *host, const en_bucket *bucket)
 {
     (void)host, (void)bucket;
@@ -272,6 +295,27 @@ static void test_misuse_is_named(void **state)
     in_plan = NULL;
 }
 
+/* Submit never waits; a bucket has EN_REQS requests, and one step. */
+static void test_misuse_of_submit(void **state)
+{
+    (void)state;
+    in_submit = wait_for_nothing;
+    expect_misuse("wait", run_step(), "submit", ", step 7", "rule 4");
+    in_submit = step_twice;
+    expect_misuse("step", run_step(), "submit", ", step 7", "after step");
+    in_submit = NULL;
+    in_finish = step_twice;
+    expect_misuse("step", run_step(), "finish", ", step 7", "after step");
+    in_finish = NULL;
+    for (wrong_request = EN_REQS; wrong_request < EN_REQS + 4; wrong_request++)
+        expect_misuse("requests", run_step(), "submit", ", step 7", "EN_REQS");
+    wrong_request = EN_REQS - 1;
+    in_finish = wait_for_nothing;
+    assert_int_equal(run_step(), EN_OK);
+    wrong_request = 0;
+    in_finish = NULL;
+}
+
 /* What version 2 names and no host has yet: one sentence, and the hook fails with EN_EINVAL. */
 static void test_what_is_not_there_yet_is_refused(void **state)
 {
@@ -287,6 +331,7 @@ static void test_what_is_not_there_yet_is_refused(void **state)
                  {"group 7", other_group, "group 7"},
                  {"local", cut_otherwise, "EN_LOCAL"},
                  {"sendrecv", local_sendrecv, "called sendrecv for a group"},
+                 {"in place", sendrecv_in_place, "that it sends"},
                  {"what", carries_nothing, "EN_GRAD"},
                  {"word", word, "word 77"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -397,7 +442,8 @@ int main(void)
 {
     eni_log_set_sink(listen_to, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_misuse_is_named), cmocka_unit_test(test_what_is_not_there_yet_is_refused),
+        cmocka_unit_test(test_misuse_is_named), cmocka_unit_test(test_misuse_of_submit),
+        cmocka_unit_test(test_what_is_not_there_yet_is_refused),
         cmocka_unit_test(test_another_thread_is_refused), cmocka_unit_test(test_failures_are_named_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

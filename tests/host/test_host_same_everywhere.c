@@ -7,13 +7,15 @@
  * the direct all-reduce and a store client, and psd's shard behind a real socket: what a worker has, without
  * its model. Between host and strategy stands a recorder, the same on both sides.
  *
- * Where the result does depend on who was first, a script decides: virtual time writes down in which order
- * calls, timers and the ends of ranks reached the store, as the ranks' speeds made it, and on sockets the
- * ranks are held to it at a gate. Then the weights are the same bytes, too. */
+ * Where the result does depend on who was first, the order is recorded: psd's shard notes in which order calls,
+ * timers and the ends of ranks reached its store, as the ranks' speeds made it, and virtual time plays it. Then
+ * what the store saw and the weights are the same, too. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "run/rank_groups.h"
+#include "run/arrivals.h"
 #include "runtime/host/host.h"
 #include "runtime/net/wire.h"
 #include "server/shard.h"
@@ -22,8 +24,8 @@
 
 /* Promise: A strategy cannot tell virtual time from sockets: requests, refusals and rates are the same,
  * and so are weights where the order determines them.
- * Promise: With a server and a scripted order of arrivals, virtual time and sockets end with the same
- * bytes. */
+ * Promise: With a server, virtual time ends with the bytes of sockets when it plays the order that was recorded
+ * there. */
 
 enum { STEPS = 8, COUNT = 200 };
 
@@ -45,7 +47,9 @@ typedef struct world {
     _Atomic int status; /* the first that is not EN_OK */
     float model[COUNT];
     en_theory theory;
-    int arrivals; /* of the script, if there is one */
+    int slowest; /* this rank sleeps in its steps; -1: none, and no order is recorded */
+    char folder[32];
+    eni_arrivals arrivals; /* of the shard */
 } world;
 
 typedef struct peer {
@@ -76,6 +80,29 @@ static void never(void *user, const char *reason)
     (void)user;
     fprintf(stderr, "the shard failed: %s\n", reason);
     abort();
+}
+
+/* The file of the shard's arrivals. */
+static eni_arrivals_file record(world *w)
+{
+    const eni_arrivals about = {
+        .nshards = 1, .nranks = w->nranks, .nbuckets = w->buckets->n, .elements = COUNT};
+    eni_arrivals_file file = {0};
+    if (w->slowest < 0) return file;
+    snprintf(w->folder, sizeof w->folder, "/tmp/entrain_XXXXXX");
+    assert_non_null(mkdtemp(w->folder));
+    assert_int_equal(eni_arrivals_create(w->folder, &about, &file), EN_OK);
+    return file;
+}
+
+static void read_record(world *w)
+{
+    char path[64];
+    if (w->folder[0] == 0) return;
+    assert_int_equal(eni_arrivals_read(w->folder, 0, &w->arrivals), EN_OK);
+    snprintf(path, sizeof path, "%s/arrivals-0.txt", w->folder);
+    remove(path);
+    rmdir(w->folder);
 }
 
 static void open_shard(world *w)
@@ -114,6 +141,7 @@ static void open_shard(world *w)
                                      .incarnation = 1,
                                      .token = w->token,
                                      .arenas = w->taken,
+                                     .arrivals = record(w),
                                      .on_failure = never};
     assert_int_equal(eni_shard_start(&config, &w->shard, &bound), EN_OK);
     snprintf(w->endpoint, sizeof w->endpoint, "tcp://127.0.0.1:%u", (unsigned)bound.port);
@@ -258,6 +286,9 @@ static en_status train(peer *me)
         const uint64_t all = samples_of(w, round, n);
         if (meets_at_servers(w)) eni_host_note_samples(me->host, all, all);
         st = eni_host_begin(me->host, step, samples, samples_of(w, 0, round));
+        if (w->slowest >= 0)
+            eni_sleep_until(eni_now_ns() + (me->rank == w->slowest ? 2600 : 1000) *
+                                               (1 + (int64_t)(own * 7 % 5)) * ENI_MICRO / 5);
         if (st == EN_OK) compute(me, own, samples);
         for (uint32_t b = 0; b < w->buckets->n && st == EN_OK; b++)
             st = eni_host_submit(me->host, b);
@@ -298,24 +329,23 @@ static void *run_rank(void *user)
     pthread_barrier_wait(&w->barrier); /* all are there: from here on one that fails ends the others */
     if (st == EN_OK) st = train(me);
     if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
-    if (st == EN_OK && me->client != NULL) script_await_turn(me->rank);
     if (st == EN_OK && me->client != NULL) st = eni_client_finished(me->client);
     pthread_barrier_wait(&w->barrier); /* all have trained */
-    if (me->rank == 0 && alive(w) == EN_OK) {
-        w->arrivals = script_await_end();
-        st = conclude(me);
-    }
+    if (me->rank == 0 && w->slowest >= 0 && w->config->strategy->on_timer != NULL)
+        eni_sleep_until(eni_now_ns() + 30 * ENI_MILLI); /* none of its timers is still to come */
+    if (me->rank == 0 && alive(w) == EN_OK) st = conclude(me);
     if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
     pthread_barrier_wait(&w->barrier);
     return NULL;
 }
 
-static en_status run_on_sockets(const eni_sim_config *config, world *w)
+static en_status run_on_sockets(const eni_sim_config *config, int slowest, world *w)
 {
     peer ranks[RECORDER_RANKS];
     pthread_t threads[RECORDER_RANKS];
     memset(w, 0, sizeof *w);
     w->config = config;
+    w->slowest = slowest;
     w->nranks = config->nranks;
     assert_int_equal(eni_buckets_new(config->problem->tensors, config->problem->ntensors, COUNT,
                                      config->bucket_cap_bytes, &w->buckets),
@@ -342,6 +372,7 @@ static en_status run_on_sockets(const eni_sim_config *config, world *w)
     }
     pthread_barrier_destroy(&w->barrier);
     eni_shard_stop(w->shard);
+    read_record(w);
     if (has_store(w)) eni_arenas_stop(w->taken);
     eni_net_close(w->net);
     for (int r = 0; r < w->nranks; r++)
@@ -357,7 +388,7 @@ static en_status run_on_sockets(const eni_sim_config *config, world *w)
 
 typedef struct outcome {
     en_status status;
-    char *text[RECORDER_RANKS];
+    char *text[RECORDER_RANKS + 1]; /* the last: of the store */
     float model[COUNT];
     bool has_theory;
     en_theory theory;
@@ -366,11 +397,11 @@ typedef struct outcome {
 
 static void take_records(outcome *out)
 {
-    for (int r = 0; r < RECORDER_RANKS; r++)
+    for (int r = 0; r <= RECORDER_RANKS; r++)
         out->text[r] = recorder_take(r);
 }
 
-/* `slowest`: under a script that this rank's slowness makes; -1: each as it comes. */
+/* `slowest`: virtual time plays the order that this rank's slowness makes on sockets; -1: each as it comes. */
 static void run_both(const char *spec, const en_strategy *given, int nranks, const char *groups, int slowest,
                      outcome out[2])
 {
@@ -396,30 +427,26 @@ static void run_both(const char *spec, const en_strategy *given, int nranks, con
     r.config.schedule = (eni_schedule){
         .kind = ENI_LR_STEP, .base = 0.02, .gamma = 0.5, .step_samples = (uint64_t)nranks * 16};
     r.config.weights_out = out[0].model;
-    if (slowest >= 0) {
-        rig_slow(&r, slowest, 2.6);
-        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
-        script_set(SCRIPT_WRITE);
-    }
+    out[1].status = run_on_sockets(&r.config, slowest, &w);
+    out[1].theory = w.theory;
+    out[1].arrivals = (int)w.arrivals.n;
+    memcpy(out[1].model, w.model, sizeof w.model);
+    take_records(&out[1]);
+    const eni_sim_order order = {.arrivals = &w.arrivals};
+    if (w.arrivals.n > 0) r.config.order = &order;
     out[0].status = eni_sim_run(&r.config, &r.result);
     out[0].theory = r.result.theory;
     out[0].has_theory = r.result.has_theory;
     take_records(&out[0]);
-    if (slowest >= 0) script_set(SCRIPT_FOLLOW);
-    out[1].status = run_on_sockets(&r.config, &w);
-    out[1].theory = w.theory;
-    out[1].arrivals = w.arrivals;
-    memcpy(out[1].model, w.model, sizeof w.model);
-    take_records(&out[1]);
     rig_fini(&r);
-    script_set(SCRIPT_NONE);
+    eni_arrivals_fini(&w.arrivals);
     recorder_close();
 }
 
 static void free_both(outcome out[2])
 {
     for (int i = 0; i < 2; i++)
-        for (int r = 0; r < RECORDER_RANKS; r++)
+        for (int r = 0; r <= RECORDER_RANKS; r++)
             free(out[i].text[r]);
 }
 
@@ -437,7 +464,7 @@ static void expect_same_text(const char *spec, int rank, const char *virtual_tim
              virtual_time + at, sockets + at);
 }
 
-/* How many arrivals the script had. */
+/* How many arrivals were recorded. */
 static int compare(const char *spec, int nranks, const char *groups, int slowest, bool is_determined)
 {
     outcome out[2];
@@ -449,6 +476,8 @@ static int compare(const char *spec, int nranks, const char *groups, int slowest
         expect_same_text(spec, r, out[0].text[r], out[1].text[r]);
         assert_true(strlen(out[0].text[r]) > 100);
     }
+    if (out[1].arrivals > 0)
+        expect_same_text(spec, RECORDER_RANKS, out[0].text[RECORDER_RANKS], out[1].text[RECORDER_RANKS]);
     if (is_determined && memcmp(out[0].model, out[1].model, sizeof out[0].model) != 0)
         fail_msg("%s with %d: other weights on sockets: %.9g, %.9g", spec, nranks, (double)out[0].model[0],
                  (double)out[1].model[0]);
@@ -478,11 +507,25 @@ static const struct {
                 {RIG_ZOO "two-level", 1, "0-1;2"},
                 {RIG_ZOO "zero1", 1},
                 {RIG_ZOO "gossip", 1},
+                {RIG_ZOO "pairs", 1}, /* of three: at least one sits out */
                 {RIG_ZOO "hier", 1},
                 {RIG_ZOO "late", 0},
                 {RIG_ZOO "softsync", 0},
                 {RIG_ZOO "backup", 0},
                 {RIG_ZOO "moody", 0},
+                {"ringmaster:threshold=2", 0},
+                {"delay-adaptive", 0},
+                {"softsync:splits=1", 0},
+                {"dc-asgd", 0},
+                {"dc-asgd:adaptive", 0},
+                {"easgd:period=2", 0},
+                {"easgd:period=1,momentum=0.9", 0},
+                {"local-sgd:period=3,start=2", 1},
+                {"slowmo:period=2,buffer=average", 1},
+                {"diloco:period=3", 1},
+                {"diloco:period=2", 1, "0,2;1"},
+                {"d-psgd", 1},
+                {"d-psgd:graph=complete", 1},
                 {RIG_LOCAL "easgd", 0},
                 {RIG_LOCAL "downpour:period=2,drop=3", 0}};
 enum { EVERYONE = sizeof everyone / sizeof *everyone };
@@ -501,7 +544,7 @@ static void strategies_do_the_same(void **state)
            EVERYONE + 1);
 }
 
-static void a_script_of_arrivals_determines_the_weights(void **state)
+static void a_recorded_order_determines_the_weights(void **state)
 {
     (void)state;
     int strategies = 0, arrivals = 0;
@@ -513,7 +556,7 @@ static void a_script_of_arrivals_determines_the_weights(void **state)
         arrivals += own;
     }
     printf(
-        "PROMISE scripted order: %d strategies with a server end with the same bytes in virtual time and on "
+        "PROMISE recorded order: %d strategies with a server end with the same bytes in virtual time and on "
         "sockets under %d orders of arrival each (%d arrivals)\n",
         strategies, RECORDER_RANKS, arrivals);
 }
@@ -667,9 +710,8 @@ static void a_known_vector_is_found_in_a_step(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(strategies_do_the_same),
-                                       cmocka_unit_test(a_script_of_arrivals_determines_the_weights),
-                                       cmocka_unit_test(refusals_are_the_same),
-                                       cmocka_unit_test(a_known_vector_is_found_in_a_step)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strategies_do_the_same), cmocka_unit_test(a_recorded_order_determines_the_weights),
+        cmocka_unit_test(refusals_are_the_same), cmocka_unit_test(a_known_vector_is_found_in_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

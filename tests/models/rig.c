@@ -57,6 +57,11 @@ double rig_tolerance(void)
 static void open_device(const char *name, int threads, eni_device *device)
 {
     const int is_gpu = strcmp(name, "cuda") == 0;
+    if (strcmp(name, "cpu-bf16") == 0) {
+        const eni_device_options how = {.plugin_dir = plugins, .threads = threads, .flags = EN_OPEN_BF16};
+        assert_int_equal(eni_device_open_with("cpu", &how, device), EN_OK);
+        return;
+    }
     if (!is_gpu && strcmp(name, "far") != 0) {
         assert_int_equal(eni_device_open(name, plugins, threads, device), EN_OK);
         return;

@@ -32,6 +32,7 @@ typedef struct sweep_limits {
     int repeats;
     double seconds;       /* after which there are no more repeats, but SWEEP_LEAST_RUNS */
     unsigned hangs_after; /* seconds; then SIGALRM ends the process */
+    bool is_bf16;         /* the device multiplies in bf16: its factors are rounded, on ref too */
 } sweep_limits;
 
 /* ref's results, and those of the first run. */

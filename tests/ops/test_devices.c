@@ -12,6 +12,7 @@
 #include "tests/ops/trial.h"
 
 /* Promise: Our own loops on the cpu device give the same bits with one thread and with four.
+ * Promise: In bf16 a CPU rounds factors to nearest, ties to even; NaN stays NaN, and sums are float32.
  * Promise: A batch that is not finite leaves running statistics unchanged, and evaluation writes none. */
 
 static eni_device ref, cpu, cpu2, cpu4; /* with one, two and four threads */
@@ -40,14 +41,13 @@ static void compare_stats(const trial *got, const trial *want, double gap)
     assert_int_equal(*trial_batches(want), 42);
 }
 
-static void compare(const en_op *op, const eni_device *device)
+static void compare(const en_op *op, const eni_device *device, double gap)
 {
     trial want, got;
     trial_init(&want, &ref, op, 7);
     trial_init(&got, device, op, 7);
     trial_run(&want);
     trial_run(&got);
-    const double gap = tolerance(op);
     assert_close("y", &got, got.y, want.y, got.ny, gap);
     if (got.nw > 0) assert_close("dw", &got, got.dw, want.dw, got.nw, gap);
     if (op->flags & EN_OP_BIAS) assert_close("db", &got, got.db, want.db, got.nb, gap);
@@ -63,19 +63,18 @@ static void every_op_agrees_with_ref(void **state)
     int count;
     const en_op *ops = trial_ops(&count);
     for (int i = 0; i < count; i++) {
-        compare(&ops[i], &cpu);
-        compare(&ops[i], &cpu2);
+        compare(&ops[i], &cpu, tolerance(&ops[i]));
+        compare(&ops[i], &cpu2, tolerance(&ops[i]));
     }
 }
 
-static void onednn_never_picks_its_reference_loops(void **state)
+static void expect_no_reference_loops(const eni_device *device)
 {
-    (void)state;
     int count;
     const en_op *ops = trial_ops(&count);
     for (int i = 0; i < count; i++) {
         trial t;
-        trial_init(&t, &cpu, &ops[i], 1);
+        trial_init(&t, device, &ops[i], 1);
         const char *names[] = {t.info.forward, t.info.backward_weights, t.info.backward_data};
         assert_string_not_equal(names[0], "");
         if (t.nw > 0) assert_string_not_equal(names[1], "");
@@ -83,6 +82,61 @@ static void onednn_never_picks_its_reference_loops(void **state)
             if (strncmp(names[k], "ref", 3) == 0) fail_msg("%s: oneDNN picked %s", trial_name(&t), names[k]);
         trial_fini(&t);
     }
+}
+
+static void onednn_never_picks_its_reference_loops(void **state)
+{
+    (void)state;
+    expect_no_reference_loops(&cpu);
+}
+
+/* A factor of 1 leaves the other one, rounded. */
+static void expect_rounded(const eni_device *device, uint32_t given, uint32_t rounded)
+{
+    const en_op op = linear_op(3, 1, 1, 0);
+    trial t;
+    trial_init(&t, device, &op, 1);
+    for (int i = 0; i < 3; i++)
+        memcpy(&t.x[i], &given, sizeof given);
+    t.w[0] = 1.0f;
+    trial_run(&t);
+    for (int i = 0; i < 3; i++) {
+        uint32_t got;
+        memcpy(&got, &t.y[i], sizeof got);
+        const bool is_nan = (rounded & 0x7fffffff) > 0x7f800000;
+        if (is_nan ? !isnan(t.y[i]) : got != rounded)
+            fail_msg("%08x becomes %08x, not %08x", given, got, rounded);
+    }
+    trial_fini(&t);
+}
+
+/* sweep --bf16 holds it to the bounds of float32, on factors that need no rounding. */
+static void in_bf16_factors_are_rounded(void **state)
+{
+    static const uint32_t pairs[][2] = {
+        {0x3f800000, 0x3f800000},
+        {0x3f808000, 0x3f800000}, /* half way: to the even one, below .. */
+        {0x3f818000, 0x3f820000},
+        {0x3f808001, 0x3f810000}, /* .. or above; just more than half way */
+        {0xbf807fff, 0xbf800000},
+        {0x7f7fffff, 0x7f800000}, /* the largest float is nearer to 2^128: infinite */
+        {0xff800000, 0xff800000},
+        {0x7f800001, 0x7fc00000}}; /* a NaN by its last bit alone */
+    (void)state;
+    eni_device device;
+    int count;
+    const en_op *ops = trial_ops(&count);
+    if (!open_cpu_bf16(&device, TWO)) skip();
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        expect_rounded(&device, pairs[i][0], pairs[i][1]);
+    expect_no_reference_loops(&device);
+    for (int i = 0; i < count; i++) {
+        en_op op = ops[i];
+        const bool is_product = op.kind == EN_OP_CONV2D || op.kind == EN_OP_LINEAR;
+        if (is_product) op.flags &= ~(uint32_t)EN_OP_FUSE_RELU; /* near 0 it may be open on one side alone */
+        compare(&op, &device, is_product ? 8e-3 : tolerance(&op)); /* two factors of 2^-9 */
+    }
+    eni_device_close(&device);
 }
 
 static void forward_only_gives_the_same_output(void **state)
@@ -403,6 +457,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_ref),
         cmocka_unit_test(onednn_never_picks_its_reference_loops),
+        cmocka_unit_test(in_bf16_factors_are_rounded),
         cmocka_unit_test(forward_only_gives_the_same_output),
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(four_threads_give_the_bits_of_one),

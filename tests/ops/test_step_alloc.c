@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -17,6 +18,11 @@
  * Promise: After ten warm-up steps, 200 more touch no new page. */
 
 static int threads = 1; /* of the device cpu: the first argument */
+static int is_bf16;     /* its products: the second, "bf16" */
+static int open_it(eni_device *cpu)
+{
+    return is_bf16 ? open_cpu_bf16(cpu, threads) : open_cpu(cpu, threads);
+}
 
 /* The allocations of a step of an op, after the first steps. */
 static allocations count_step(trial *t)
@@ -93,7 +99,7 @@ static void cpu_keeps_nothing(void **state)
 {
     (void)state;
     eni_device cpu;
-    if (!open_cpu(&cpu, threads)) skip();
+    if (!open_it(&cpu)) skip();
     int n;
     const en_op *ops = trial_ops(&n);
     for (int i = 0; i < n; i++)
@@ -116,7 +122,7 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 static void open_job(const struct job *job, const char *device, rig *r, en_batch *batch)
 {
     rig_open_for(r, network_named(job->network), job->options, job->data.height > 0 ? &job->data : NULL,
-                 device, threads);
+                 is_bf16 && strcmp(device, "cpu") == 0 ? "cpu-bf16" : device, threads);
     *batch = batch_new(&r->schema, job->n, 3);
 }
 
@@ -156,7 +162,7 @@ static void networks_keep_nothing_on_cpu(void **state)
 {
     (void)state;
     eni_device cpu;
-    if (!open_cpu(&cpu, threads)) skip();
+    if (!open_it(&cpu)) skip();
     eni_device_close(&cpu);
     for (int i = 0; i < JOBS; i++) {
         const allocations some = count_job(&jobs[i], "cpu");
@@ -201,7 +207,7 @@ static void after_ten_steps_no_page_is_new(void **state)
 {
     (void)state;
     eni_device cpu;
-    if (!open_cpu(&cpu, threads)) skip();
+    if (!open_it(&cpu)) skip();
     eni_device_close(&cpu);
     for (int i = 0; i < JOBS; i++)
         check_faults(&jobs[i]);
@@ -211,6 +217,11 @@ static void after_ten_steps_no_page_is_new(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) threads = atoi(argv[1]);
+    is_bf16 = argc > 2 && strcmp(argv[2], "bf16") == 0;
+    if (is_bf16 && !cpu_has_bf16()) {
+        printf("SKIP: this CPU has no avx512_bf16\n");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(after_ten_steps_no_page_is_new),
                                        cmocka_unit_test(the_hook_counts),
                                        cmocka_unit_test(ref_allocates_nothing),

@@ -8,6 +8,7 @@
  *     test_ops ops_sweep          some cases, by a fixed rule
  *     test_ops ops_sweep --all    all; --part=2/3 takes the second of three parts
  *       --jobs=2                  children side by side
+ *       --bf16                    with bf16 factors, within the bounds of float32
  *       --load                    with stress-ng on two cores beside it
  *       --case=17 --threads=2     that one alone, as a report names it
  *       --repeats=200 --ms=5      runs of a case, and milliseconds after which there are no more; but at least 4
@@ -107,7 +108,8 @@ static void sweep(job *j, int64_t from, int64_t to, int threads)
     eni_device ref, cpu[MOST_THREADS];
     if (eni_device_open("ref", "", 1, &ref) != EN_OK) sweep_found("ref does not open");
     for (int t = 0; t < MOST_THREADS; t++)
-        if (!open_cpu(&cpu[t], t + 1)) sweep_found("cpu does not open");
+        if (!(options.limits.is_bf16 ? open_cpu_bf16 : open_cpu)(&cpu[t], t + 1))
+            sweep_found("cpu does not open");
     if (shared->device[0] == '\0') {
         const char *text = cpu[0].ops->describe(cpu[0].ctx), *behind = strstr(text, ", OpenMP");
         snprintf(shared->device, sizeof shared->device, "%.*s",
@@ -304,7 +306,9 @@ static void choose(void)
     for (int64_t i = 0; i < all && chosen != NULL; i++) {
         const bool is_wanted =
             options.one >= 0 ? i == options.one : options.is_all || i < fixed || i % EVERY == 0;
-        if (is_wanted && sweep_case(i, &op)) chosen[n++] = i;
+        const bool is_alike = options.limits.is_bf16 && i < all && sweep_case(i, &op) &&
+                              op.kind != EN_OP_CONV2D && op.kind != EN_OP_LINEAR; /* as in float32 */
+        if (is_wanted && !is_alike && sweep_case(i, &op)) chosen[n++] = i;
     }
     for (int64_t i = 0; i < n; i++) /* slice by slice to the parts */
         if (i / SLICE % options.parts == options.part - 1) chosen[nchosen++] = chosen[i];
@@ -318,6 +322,8 @@ static bool parse(int argc, char **argv)
         long one;
         if (strcmp(a, "--all") == 0)
             options.is_all = true;
+        else if (strcmp(a, "--bf16") == 0)
+            options.limits.is_bf16 = true;
         else if (strcmp(a, "--load") == 0)
             options.has_load = true;
         else if (sscanf(a, "--case=%ld", &one) == 1)
@@ -362,6 +368,10 @@ int main(int argc, char **argv)
         printf("SKIP: this build has no cpu device (libdnnl-dev)\n");
         return 77;
     }
+    if (options.limits.is_bf16 && !cpu_has_bf16()) {
+        printf("SKIP: this CPU has no avx512_bf16\n");
+        return 77;
+    }
     const double start = sweep_now();
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || !faults_are_found()) return 1;
@@ -370,9 +380,9 @@ int main(int argc, char **argv)
     const bool is_ok = run_jobs();
     end_load(load);
     print_gaps();
-    printf("PROMISE %ld operations of the cpu device with 1 to %d threads: %ld cases, %ld runs, %ld bad, "
+    printf("PROMISE %ld operations of the cpu device%s with 1 to %d threads: %ld cases, %ld runs, %ld bad, "
            "%.0f s, %s\n",
-           (long)nchosen, MOST_THREADS, (long)shared->cases, (long)shared->runs, (long)shared->bad,
-           sweep_now() - start, shared->device);
+           (long)nchosen, options.limits.is_bf16 ? " in bf16" : "", MOST_THREADS, (long)shared->cases,
+           (long)shared->runs, (long)shared->bad, sweep_now() - start, shared->device);
     return is_ok && shared->bad == 0 && shared->cases > 0 ? 0 : 1;
 }

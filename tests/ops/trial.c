@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -323,9 +324,49 @@ const en_op *trial_ops(int *count_out)
     return ops;
 }
 
+static void round_all(float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
+void trial_round(trial *t)
+{
+    if (t->op.kind != EN_OP_CONV2D && t->op.kind != EN_OP_LINEAR) return;
+    round_all(t->x, t->nx);
+    round_all(t->w, t->nw);
+    round_all(t->dy, t->ny);
+}
+
+int cpu_has_bf16(void)
+{
+#ifdef __x86_64__
+    const char *most = getenv("DNNL_MAX_CPU_ISA");
+    return __builtin_cpu_supports("avx512bf16") && (most == NULL || strcmp(most, "ALL") == 0);
+#else
+    return 0;
+#endif
+}
+
+static int open_cpu_as(eni_device *device_out, int threads, uint32_t flags)
+{
+    const eni_device_options how = {
+        .plugin_dir = EN_BUILD_DIR "/plugins", .threads = threads, .flags = flags};
+    if (access(EN_BUILD_DIR "/plugins/device_cpu.so", F_OK) != 0) return 0;
+    assert_int_equal(eni_device_open_with("cpu", &how, device_out), EN_OK);
+    return 1;
+}
+
 int open_cpu(eni_device *device_out, int threads)
 {
-    if (access(EN_BUILD_DIR "/plugins/device_cpu.so", F_OK) != 0) return 0;
-    assert_int_equal(eni_device_open("cpu", EN_BUILD_DIR "/plugins", threads, device_out), EN_OK);
-    return 1;
+    return open_cpu_as(device_out, threads, 0);
+}
+
+int open_cpu_bf16(eni_device *device_out, int threads)
+{
+    return cpu_has_bf16() && open_cpu_as(device_out, threads, EN_OPEN_BF16);
 }

@@ -62,7 +62,14 @@ en_op batchnorm_op(en_extent x, uint32_t flags); /* EN_OP_BIAS and these */
  * the convnet. *count_out ops in static storage. */
 const en_op *trial_ops(int *count_out);
 
+/* Rounds what a product of the op reads to bf16: x, w and dy, of a conv2d or linear. Factors that are bf16
+ * already have exact products, so that a device opened with EN_OPEN_BF16 keeps to the bounds of float32. */
+void trial_round(trial *t);
+
 /* Opens `cpu` with so many threads; 0 when this build has none (the test is then skipped by its caller). */
 int open_cpu(eni_device *device_out, int threads);
+/* With EN_OPEN_BF16; 0 also on a CPU without it. */
+int open_cpu_bf16(eni_device *device_out, int threads);
+int cpu_has_bf16(void);
 
 #endif

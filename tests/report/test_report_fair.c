@@ -254,6 +254,19 @@ static void arms_in_blocks_warn(void **state)
     rule_is("order of runs", ENI_WARN, "3 runs of ring in a row");
 }
 
+/* The fixture's ps-async has a mean staleness near 1, as two workers have: as momentum 0.5. */
+static void asynchrony_is_shown_as_momentum(void **state)
+{
+    (void)state;
+    rule_is("momentum", ENI_PASS, "ps-async|0.5");
+    for (int seed = 1; seed <= 2; seed++) {
+        char path[64];
+        snprintf(path, sizeof path, "runs/even-2-s%d/result.json", seed);
+        fixture_set(dir, path, "momentum", json_real(0.9));
+    }
+    rule_is("momentum", ENI_WARN, "0.9 beside|--momentum");
+}
+
 static void other_bytes_fail(void **state)
 {
     (void)state;
@@ -657,6 +670,7 @@ int main(void)
                                        WITH_STUDY(arms_of_one_setting_share_its_conditions),
                                        WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
                                        WITH_STUDY(the_baseline_is_one_process),
+                                       WITH_STUDY(asynchrony_is_shown_as_momentum),
                                        WITH_STUDY(other_bytes_fail),
                                        cmocka_unit_test(lists_of_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);

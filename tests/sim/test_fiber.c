@@ -33,8 +33,10 @@ static void interleave(void **state)
     (void)state;
     enum { FIBERS = 50 };
     counter c[FIBERS] = {{NULL, 0}};
+    eni_stacks *stacks;
+    assert_int_equal(eni_stacks_open(FIBERS, 64 * 1024, &stacks), EN_OK);
     for (int i = 0; i < FIBERS; i++)
-        assert_int_equal(eni_fiber_new(count_to_ten, &c[i], 64 * 1024, &c[i].fiber), EN_OK);
+        c[i].fiber = eni_fiber_new(stacks, i, count_to_ten, &c[i]);
     for (int turn = 1; turn <= 10; turn++)
         for (int i = 0; i < FIBERS; i++) {
             eni_fiber_resume(c[i].fiber);
@@ -48,6 +50,12 @@ static void interleave(void **state)
         }
         eni_fiber_free(c[i].fiber);
     }
+    c[1] = (counter){eni_fiber_new(stacks, 1, count_to_ten, &c[1]), 0}; /* the stack serves another one */
+    for (int turn = 1; turn <= 10; turn++)
+        eni_fiber_resume(c[1].fiber);
+    assert_int_equal(c[1].value, 10);
+    eni_fiber_free(c[1].fiber);
+    eni_stacks_close(stacks);
 }
 
 static int dig(volatile char *above, int depth)
@@ -69,9 +77,10 @@ static void overflow_is_a_fault(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        eni_fiber *fiber;
+        eni_stacks *stacks;
         signal(SIGSEGV, SIG_DFL);
-        if (eni_fiber_new(fall_through, NULL, 64 * 1024, &fiber) == EN_OK) eni_fiber_resume(fiber);
+        if (eni_stacks_open(2, 64 * 1024, &stacks) == EN_OK)
+            eni_fiber_resume(eni_fiber_new(stacks, 1, fall_through, NULL));
         _exit(0);
     }
     int status = 0;

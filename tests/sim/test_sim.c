@@ -181,6 +181,21 @@ static void a_run_that_cannot_end_is_told(void **state)
     fails_with(RIG_ZOO "failing", EN_EPEER, (const char *const[]){"rank 1", "step 3", NULL});
 }
 
+/* Promise: A store hook that writes behind its partition's weights, or behind a message, ends a run in virtual time with hook,
+ * partition and element. */
+static void a_write_beyond_the_end_is_named(void **state)
+{
+    (void)state;
+    fails_with(
+        RIG_ZOO "beyond:where=0", EN_EBUG,
+        (const char *const[]){"on_push of beyond (shard 0, bucket 3", "element 48 of the weights", NULL});
+    fails_with(RIG_ZOO "beyond:where=1", EN_EBUG,
+               (const char *const[]){"on_push of beyond (shard 0, bucket 3", "element 55 ", "message", NULL});
+    fails_with(
+        RIG_ZOO "beyond:where=2", EN_EBUG,
+        (const char *const[]){"on_pull of beyond (shard 0, bucket 3", "element 49 of the weights", NULL});
+}
+
 /* Timers that never stop do not keep a stuck run alive for ever. */
 static void events_are_limited(void **state)
 {
@@ -205,7 +220,8 @@ static void odd_configurations_are_refused(void **state)
     static const int64_t late[4] = {0, ENI_SECOND, 0, 0}, first[4] = {ENI_SECOND, 0, 0, 0};
     for (int i = 0; i < 6; i++) {
         rig r;
-        rig_init(&r, i == 5 ? "ps-async" : "ring", i == 0 ? 2000 : 4, 20);
+        rig_init(&r, i == 5 ? "ps-async" : "ring", 4, 20);
+        if (i == 0) r.config.nranks = ENI_SIM_RANKS_MAX + 1;
         if (i == 4) r.config.join_ns = late;
         if (i == 5) r.config.join_ns = first;
         if (i == 1) r.config.local_size = 3;
@@ -219,6 +235,105 @@ static void odd_configurations_are_refused(void **state)
     eni_log_set_sink(NULL, NULL);
 }
 
+static en_status note_loss(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
+{
+    double *sum = user;
+    *sum += (double)samples + (double)virtual_ns + (double)param[samples % 200];
+    return EN_OK;
+}
+
+/* Promise: A run in virtual time has the same weights, event log and curve on one thread, two and five. */
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ring",
+                                        "ps-async",
+                                        "ssp:bound=1",
+                                        "hierarchical",
+                                        "hybrid",
+                                        "grouped",
+                                        RIG_ZOO "gossip",
+                                        RIG_ZOO "visit",
+                                        RIG_ZOO "zero1",
+                                        RIG_ZOO "softsync",
+                                        RIG_LOCAL "downpour:period=4,drop=3"};
+    static const int threads[] = {1, 2, 5};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char weights[ENI_DIGEST_HEX] = "", log[ENI_DIGEST_HEX] = "";
+        double first = 0;
+        for (int k = 0; k < 3; k++) {
+            rig r;
+            double curve = 0;
+            rig_init(&r, specs[i], 8, 400);
+            r.config.local_size = 4;
+            r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+            r.config.evaluate = note_loss;
+            r.config.evaluate_user = &curve;
+            r.config.eval_every = 300;
+            r.problem.problem.threads = threads[k];
+            const eni_sim_result *out = rig_run(&r);
+            if (k == 0) {
+                memcpy(weights, out->weights_sha256, sizeof weights);
+                memcpy(log, out->log_sha256, sizeof log);
+                first = curve;
+            }
+            assert_string_equal(weights, out->weights_sha256);
+            assert_string_equal(log, out->log_sha256);
+            assert_true(first == curve);
+            rig_fini(&r);
+        }
+    }
+}
+
+static en_status failing_gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    (void)user, (void)rank, (void)param, (void)grad;
+    return micro_batch == 17 ? EN_EIO : EN_OK;
+}
+
+static void a_gradient_that_fails_ends_the_run_on_any_thread(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        char log[512] = "";
+        rig r;
+        rig_init(&r, "ps-async", 8, 400);
+        r.problem.problem.grad = failing_gradient;
+        r.problem.problem.threads = threads;
+        eni_log_set_sink(quiet, log);
+        assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EIO);
+        eni_log_set_sink(NULL, NULL);
+        rig_fini(&r);
+    }
+}
+
+/* Promise: More than 1,024 ranks take means, by `ring` and by `ps-sync`, with the same bytes; no configuration needs more
+ * memory than there is without a word. */
+static void two_thousand_ranks_take_a_mean(void **state)
+{
+    (void)state;
+    char log[512] = "", first[ENI_DIGEST_HEX] = "";
+    for (int i = 0; i < 2; i++) {
+        rig r;
+        rig_init(&r, i == 0 ? "ring" : "ps-sync", 2000, 4000);
+        const eni_sim_result *out = rig_run(&r);
+        assert_true(out->has_equal_ranks);
+        if (i == 0) memcpy(first, out->weights_sha256, sizeof first);
+        assert_string_equal(first, out->weights_sha256);
+        rig_fini(&r);
+    }
+    rig r;
+    rig_init(&r, "ring", 4, 20);
+    eni_sim_problem huge = *r.config.problem;
+    huge.count = UINT64_C(1) << 50;
+    r.config.problem = &huge;
+    eni_log_set_sink(quiet, log);
+    assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EINVAL);
+    eni_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(log, "GB"));
+    rig_fini(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,8 +345,12 @@ int main(void)
         cmocka_unit_test(stores_on_ranks_answer_at_any_time),
         cmocka_unit_test(a_push_covers_what_was_computed_since_the_last),
         cmocka_unit_test(a_run_that_cannot_end_is_told),
+        cmocka_unit_test(a_write_beyond_the_end_is_named),
         cmocka_unit_test(events_are_limited),
         cmocka_unit_test(odd_configurations_are_refused),
+        cmocka_unit_test(two_thousand_ranks_take_a_mean),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(a_gradient_that_fails_ends_the_run_on_any_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 /* Promise: Client and store survive lost messages, dead stores and dead ranks. */
 
-static uint64_t seeds = 500, first = 1; /* a strategy: 6,000 in all */
+static uint64_t seeds = 500, first = 1; /* a strategy */
 
 static const struct {
     const char *spec;
@@ -23,6 +23,16 @@ static const struct {
     {"ssp:bound=3", ENI_PROMISE_AT_ONCE},
     {"hierarchical", ENI_PROMISE_ENDS},
     {"hierarchical:bound=2", ENI_PROMISE_ENDS},
+    {"ringmaster:threshold=2", ENI_PROMISE_MAY_DROP},
+    {"easgd:period=2", ENI_PROMISE_ENDS},
+    {"easgd:period=1,momentum=0.9", ENI_PROMISE_ENDS},
+    {"dc-asgd", ENI_PROMISE_AT_ONCE},
+    {"dc-asgd:adaptive", ENI_PROMISE_AT_ONCE},
+    {"softsync", ENI_PROMISE_ENDS},
+    {"softsync:splits=2,rate=none", ENI_PROMISE_EXACT},
+    {"softsync:rate=none", ENI_PROMISE_AT_ONCE},
+    {"delay-adaptive", ENI_PROMISE_ENDS},
+    {"delay-adaptive:power=0", ENI_PROMISE_AT_ONCE},
     {RIG_ZOO "softsync:quorum=2", ENI_PROMISE_EXACT},
     {RIG_ZOO "backup:quorum=2", ENI_PROMISE_MAY_DROP},
     {RIG_ZOO "late", ENI_PROMISE_MAY_DROP},

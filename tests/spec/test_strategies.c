@@ -75,8 +75,10 @@ static void a_path_is_told_from_a_name(void **state)
 static void built_ins_are_found_by_name(void **state)
 {
     (void)state;
-    static const char *const names[] = {"solo", "ring", "ps-sync", "ps-async", "ssp"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"solo",       "ring",           "ps-sync",  "ps-async", "ssp",
+                                        "ringmaster", "delay-adaptive", "softsync", "dc-asgd",  "easgd",
+                                        "local-sgd",  "grouped",        "slowmo",   "diloco",   "d-psgd"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const en_strategy *strategy = NULL, *again = NULL;
         assert_int_equal(eni_strategy_find(PLUGINS, names[i], &strategy), EN_OK);
         assert_string_equal(strategy->name, names[i]);
@@ -115,7 +117,8 @@ static void all_are_listed(void **state)
     char text[1024];
     const en_strategy *ssp;
     assert_int_equal(eni_strategy_list(PLUGINS, count, &n), EN_OK);
-    assert_int_equal(n, 8); /* solo, ring, grouped, ps-sync, ps-async, ssp, hybrid, hierarchical */
+    assert_int_equal(n,
+                     17); /* solo, ring, 3 of ps, 2 of hosts, 4 asynchronous, easgd, 4 of local SGD, d-psgd */
     assert_int_equal(eni_strategy_find(PLUGINS, "ssp", &ssp), EN_OK);
     FILE *out = fmemopen(text, sizeof text, "w");
     eni_strategy_show(out, ssp);

@@ -53,8 +53,8 @@ static void huge_values_share_the_last_bin(void **state)
     eni_histogram h = {0};
     assert_int_equal(eni_histogram_add(&h, UINT64_C(1) << 40), EN_OK);
     assert_int_equal(eni_histogram_add(&h, ENI_HISTOGRAM_MAX), EN_OK);
-    assert_int_equal(h.bins, ENI_HISTOGRAM_MAX + 1);
-    assert_int_equal(h.bin[ENI_HISTOGRAM_MAX], 2);
+    assert_int_equal(eni_histogram_bins(&h), ENI_HISTOGRAM_MAX + 1);
+    assert_int_equal(eni_histogram_at(&h, ENI_HISTOGRAM_MAX), 2);
     assert_int_equal(eni_histogram_quantile(&h, 0.5), h.max);
     eni_histogram_fini(&h);
 }
@@ -67,6 +67,34 @@ static void nothing_has_no_mean(void **state)
     assert_int_equal(eni_histogram_quantile(&h, 0.5), 0);
     assert_int_equal(eni_histogram_merge(&h, &other), EN_OK);
     assert_null(h.bin);
+    assert_int_equal(eni_histogram_bins(&h), 0);
+}
+
+/* A list of few values and an array of bins have the same content, before and after the change from one to the other. */
+static void few_values_are_a_list(void **state)
+{
+    (void)state;
+    const eni_rng_key key = {.seed = 2, .purpose = ENI_RNG_TEST};
+    enum { WIDE = 60000 };
+    static uint64_t want[WIDE];
+    eni_histogram h = {0}, copy = {0};
+    for (uint64_t i = 0; i < 1000; i++) {
+        const uint64_t value = eni_rng_below(&key, i, WIDE);
+        want[value]++;
+        assert_int_equal(eni_histogram_add(&h, value), EN_OK);
+        if (i == 99) assert_null(h.bin); /* 100 values take less than 10 KB */
+        if (i % 200 != 99) continue;
+        eni_histogram_fini(&copy);
+        assert_int_equal(eni_histogram_merge(&copy, &h), EN_OK);
+        assert_int_equal(eni_histogram_spread(&copy), EN_OK);
+        assert_int_equal(copy.bins, eni_histogram_bins(&h));
+        for (uint32_t v = 0; v < WIDE; v++)
+            assert_true(eni_histogram_at(&h, v) == want[v] && copy.bin[v] == want[v]);
+        assert_int_equal(eni_histogram_quantile(&copy, 0.3), eni_histogram_quantile(&h, 0.3));
+    }
+    assert_non_null(h.bin);
+    eni_histogram_fini(&h);
+    eni_histogram_fini(&copy);
 }
 
 int main(void)
@@ -75,6 +103,7 @@ int main(void)
         cmocka_unit_test(quantiles_are_those_of_the_sorted_values),
         cmocka_unit_test(huge_values_share_the_last_bin),
         cmocka_unit_test(nothing_has_no_mean),
+        cmocka_unit_test(few_values_are_a_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -229,6 +229,57 @@ static void defaults_are_plain_async(void **state)
     rig_free(&r);
 }
 
+/* A round of many clients: `hold` is the verdict of those that come before the last one. */
+static int hold, pulls;
+
+static en_status round_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state;
+    const en_status st = store->absorb(store, part, msg, 1);
+    return st != EN_OK || part->pending < part->nclients ? st : store->step(store, part);
+}
+
+static int round_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)store, (void)state;
+    pulls++;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : hold;
+}
+
+/* Promise: A held call is asked about again only when what it waits for has come: a round of W clients takes 2W - 1 questions,
+ * not W squared. */
+static void held_calls_are_asked_again_when_it_matters(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 50 };
+    static const en_strategy rounds = {.abi = EN_STRATEGY_ABI,
+                                       .size = sizeof(en_strategy),
+                                       .name = "rounds",
+                                       .on_push = round_push,
+                                       .on_pull = round_pull};
+    static const struct {
+        int hold, asked;
+    } cases[] = {{EN_HOLD, CLIENTS * (CLIENTS + 1) / 2},
+                 {EN_HOLD_VERSION, 2 * CLIENTS - 1},
+                 {EN_HOLD_CLOCK, 2 * CLIENTS - 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const eni_store_config config = rig_config(&rounds, CLIENTS, &count, 1);
+        rig r = rig_new(&config);
+        float x[COUNT] = {1};
+        hold = cases[i].hold;
+        pulls = 0;
+        for (int c = CLIENTS; c-- > 0;) /* against the order of the sum */
+            call(&r, c, 1, 1, x, 0);
+        assert_int_equal(pulls, cases[i].asked);
+        assert_int_equal(r.actions.n,
+                         CLIENTS); /* all are answered by the last push, in the order of arrival */
+        assert_int_equal(r.actions.item[0].client, CLIENTS - 1);
+        assert_int_equal(eni_store_client(r.store, 1)->holds, 1);
+        assert_int_equal(eni_store_client(r.store, 0)->holds, 0);
+        rig_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +292,7 @@ int main(void)
         cmocka_unit_test(absorbing_twice_is_the_strategy_s_bug),
         cmocka_unit_test(random_numbers_are_the_host_s),
         cmocka_unit_test(defaults_are_plain_async),
+        cmocka_unit_test(held_calls_are_asked_again_when_it_matters),
     };
     eni_log_set_level(ENI_LOG_ERROR - 1); /* the strategy's bugs are meant to be complained about */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ typedef struct rig {
     eni_quadratic problem;
     eni_sim_config config;
     eni_options *options;
-    double factor[1024];
+    eni_slowdown slow;
     eni_sim_result result;
 } rig;
 
@@ -67,9 +67,9 @@ static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro
 
 static inline void rig_slow(rig *r, int rank, double factor)
 {
-    for (int i = 0; i < r->config.nranks; i++)
-        r->factor[i] = i == rank ? factor : 1;
-    r->config.compute.factor = r->factor;
+    r->slow = (eni_slowdown){.kind = ENI_SLOW_ALWAYS, .lo = rank, .hi = rank, .factor = factor};
+    r->config.compute.slow = &r->slow;
+    r->config.compute.nslow = 1;
 }
 
 static inline const eni_sim_result *rig_run(rig *r)

@@ -6,11 +6,31 @@
 /* Promise: In virtual time every strategy repeats its log and weights, equal arithmetic gives equal bytes,
  * and staleness, clocks and payload are those of theory. */
 
-static const char *const everyone[] = {"solo",          "ring",           "ps-sync",
-                                       "ps-async",      "ssp:bound=2",    RIG_PLUGINS "/localsgd.so:period=4",
-                                       RIG_ZOO "zero1", RIG_ZOO "gossip", RIG_ZOO "visit",
-                                       RIG_ZOO "hier",  RIG_ZOO "late",   "hybrid:ps=a",
-                                       "hybrid:auto",   "hierarchical",   "hierarchical:bound=1"};
+static const char *const everyone[] = {"solo",
+                                       "ring",
+                                       "ps-sync",
+                                       "ps-async",
+                                       "ssp:bound=2",
+                                       RIG_PLUGINS "/localsgd.so:period=4",
+                                       RIG_ZOO "zero1",
+                                       RIG_ZOO "gossip",
+                                       RIG_ZOO "visit",
+                                       RIG_ZOO "hier",
+                                       RIG_ZOO "late",
+                                       "hybrid:ps=a",
+                                       "hybrid:auto",
+                                       "hierarchical",
+                                       "hierarchical:bound=1",
+                                       "ringmaster:threshold=2",
+                                       "delay-adaptive",
+                                       "softsync:splits=2",
+                                       "dc-asgd:adaptive",
+                                       "easgd:period=3",
+                                       "local-sgd:period=4,start=9",
+                                       "slowmo:period=5,buffer=average",
+                                       "diloco:period=5,momentum=0.5",
+                                       "d-psgd",
+                                       "d-psgd:graph=exponential"};
 enum { EVERYONE = sizeof everyone / sizeof *everyone };
 
 static void same_run_twice_same_hash(void **state)
@@ -148,9 +168,18 @@ static void mean_of_weights_is_mean_of_gradients(void **state)
 static void bytes_are_those_of_the_theory(void **state)
 {
     (void)state;
-    static const char *const arms[] = {"solo",     "ring", "ps-sync",
-                                       "ps-async", "ssp",  RIG_PLUGINS "/localsgd.so:period=4"};
-    for (int i = 0; i < 6; i++)
+    static const char *const arms[] = {"solo",
+                                       "ring",
+                                       "ps-sync",
+                                       "ps-async",
+                                       "ssp",
+                                       RIG_PLUGINS "/localsgd.so:period=4",
+                                       "ringmaster:threshold=1",
+                                       "softsync:splits=1",
+                                       "dc-asgd",
+                                       "d-psgd",
+                                       "d-psgd:graph=complete"};
+    for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
         for (int world = 2; world <= 5; world++) {
             rig r;
             rig_init(&r, arms[i], i == 0 ? 1 : world, (uint64_t)world * 40);

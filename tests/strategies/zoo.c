@@ -1,5 +1,6 @@
 /* zoo.c - strategies that use what the built-in ones do not: every collective, sendrecvs, stores on ranks,
  * peer vectors, timers, edited answers. They exist to try the hosts of strategy.h. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "entrain/strategy.h"
@@ -125,6 +126,15 @@ static en_status gossip_finish(en_host *host, void *state, const en_bucket *buck
     return status == EN_OK ? host->step(host, bucket) : status;
 }
 
+/* forgetful: the same messages, and nobody mixes what comes */
+static en_status forgetful_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    (void)state;
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
+    return status == EN_OK ? host->step(host, bucket) : status;
+}
+
 static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
     (void)host;
@@ -132,6 +142,37 @@ static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec
     (void)bucket;
     (void)vec_out;
     return EN_EVAL_MEAN;
+}
+
+/* ---- pairs: random matchings of ranks, of which some sit out; now and then a mean of all ---------------- */
+
+static en_status pairs_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    const gossip *self = state;
+    const uint64_t n = (uint64_t)host->world->nranks, rank = (uint64_t)host->world->rank;
+    uint64_t draw = (bucket->step * 64 + bucket->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    draw ^= draw >> 29;
+    const uint64_t one = draw % n, other = (one + 1 + draw / n % n) % n; /* sometimes nobody meets */
+    if (bucket->step % 3 == 2 && bucket->id == 0)
+        req[1] = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param);
+    if (one == other || (rank != one && rank != other) || (bucket->step % 3 == 2 && bucket->id == 0))
+        return EN_OK;
+    const uint64_t partner = one + other - rank;
+    const bool is_one_way = draw >> 63;
+    req[0] = host->sendrecv(host, EN_WORLD, EN_WEIGHTS, bucket,
+                            (int)(is_one_way && rank == one ? rank : partner), bucket->param,
+                            (int)(is_one_way && rank == other ? rank : partner), self->left[bucket->id]);
+    return EN_OK;
+}
+
+static en_status pairs_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    const gossip *self = state;
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
+    if (status == EN_OK && req[0] != 0)
+        status = host->lin(host, bucket->param, 0.5, self->left[bucket->id], 0.5);
+    return status == EN_OK ? host->step(host, bucket) : status;
 }
 
 /* ---- visit: even ranks average with the store inside a random odd rank (Lian'18, AD-PSGD) -------------- */
@@ -237,7 +278,7 @@ static en_status lonely_submit(en_host *host, void *state, const en_bucket *buck
 {
     (void)state;
     if (host->world->rank != 0) return host->step(host, bucket);
-    req[0] = host->sendrecv(host, EN_WORLD, EN_GRAD, bucket, 1, bucket->grad, 1, bucket->grad);
+    req[0] = host->sendrecv(host, EN_WORLD, EN_GRAD, bucket, 1, bucket->grad, 1, bucket->param);
     return EN_OK;
 }
 
@@ -245,6 +286,33 @@ static en_status failing_submit(en_host *host, void *state, const en_bucket *buc
 {
     (void)state, (void)req;
     return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
+}
+
+/* ---- beyond: one of its hooks writes the element behind a vector ------------------------------------------ */
+
+static const en_option where_options[] = {
+    {.size = sizeof(en_option),
+     .type = EN_OPT_INT,
+     .key = "where",
+     .help = "0: weights, in on_push; 1: the message, in on_push; 2: weights, in on_pull",
+     .max = 2},
+    {0},
+};
+
+static en_status beyond_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state;
+    const double where = store->num(store, "where");
+    if (where == 0) part->w[part->count] = 1;
+    if (where == 1) msg->data[part->count + 7] = 1;
+    return EN_OK;
+}
+
+static int beyond_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
+{
+    (void)state, (void)msg;
+    if (store->num(store, "where") == 2) part->w[part->count + 1] = 1;
+    return EN_REPLY_WEIGHTS;
 }
 
 /* ---- softsync: a step on every `quorum` gradients, nobody waits (Zhang'16, n-softsync) ----------------- */
@@ -359,7 +427,10 @@ static const en_strategy softsync = {
     .options = quorum_options, .next = &backup,
     .submit = push_submit,     .on_push = quorum_push,
     .on_pull = at_once,        .on_member = quorum_member};
-static const en_strategy failing = {HEAD("failing"), .next = &softsync, .submit = failing_submit};
+static const en_strategy beyond = {
+    HEAD("beyond"),        .flags = EN_STORE_ON_SERVERS, .options = where_options, .next = &softsync,
+    .submit = push_submit, .on_push = beyond_push,       .on_pull = beyond_pull};
+static const en_strategy failing = {HEAD("failing"), .next = &beyond, .submit = failing_submit};
 static const en_strategy lonely = {HEAD("lonely"), .next = &failing, .submit = lonely_submit};
 static const en_strategy mixed = {HEAD("mixed"), .next = &lonely, .submit = mixed_submit};
 static const en_strategy stuck = {HEAD("stuck"), .flags = EN_STORE_ON_SERVERS, .next = &mixed,
@@ -378,8 +449,14 @@ static const en_strategy visit_table = {HEAD("visit"),
                                         .eval = mean_eval,
                                         .on_push = visit_push,
                                         .on_pull = visit_pull};
+static const en_strategy forgetful = {
+    HEAD("forgetful"),       .state = sizeof(gossip),    .next = &visit_table, .plan = gossip_plan,
+    .submit = gossip_submit, .finish = forgetful_finish, .eval = mean_eval};
+static const en_strategy pairs = {HEAD("pairs"),       .state = sizeof(gossip), .next = &forgetful,
+                                  .plan = gossip_plan, .submit = pairs_submit,  .finish = pairs_finish,
+                                  .eval = mean_eval};
 static const en_strategy gossip_table = {
-    HEAD("gossip"),          .state = sizeof(gossip), .next = &visit_table, .plan = gossip_plan,
+    HEAD("gossip"),          .state = sizeof(gossip), .next = &pairs,   .plan = gossip_plan,
     .submit = gossip_submit, .finish = gossip_finish, .eval = mean_eval};
 static const en_strategy hier = {
     HEAD("hier"),          .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS,

@@ -5,7 +5,7 @@
 #include "entrain/strategy.h"
 
 enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
-enum { UNDECLARED = 14, NO_OPERATION, OWN_THREAD };
+enum { UNDECLARED = 14, NO_OPERATION, OWN_THREAD, WAIT_IN_SUBMIT, WHILE_REDUCED, SECOND_STEP, FIFTH_REQUEST };
 enum { LAZY = 11, UNWAITED, OTHER_CALL }; /* on all ranks, but the last */
 enum {
     PEER = 1,
@@ -71,6 +71,10 @@ static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket
     case UNDECLARED: host->num(host, "period"); break;
     case NO_OPERATION: host->coll(host, 77, EN_WORLD, EN_GRAD, bucket, bucket->grad); break;
     case OWN_THREAD: call_in_a_thread(host, bucket); break;
+    case WAIT_IN_SUBMIT: host->wait(host, req[0]); break;
+    case WHILE_REDUCED: host->lin(host, host->vec(host, "more", bucket), 1, bucket->grad, 0); break;
+    case SECOND_STEP: host->step(host, bucket); break;
+    case FIFTH_REQUEST: req[EN_REQS] = req[0]; break;
     case FAIL: return EN_EUNSUPPORTED;
     default: break;
     }
@@ -151,13 +155,31 @@ static const en_strategy on_store = {.abi = EN_STRATEGY_ABI,
                                      .on_push = store_push,
                                      .on_pull = store_pull};
 
+static const en_strategy per_push = {.abi = EN_STRATEGY_ABI,
+                                     .size = sizeof(en_strategy),
+                                     .name = "misuse-rounds",
+                                     .help = "says that it is synchronous, and steps with each push",
+                                     .flags = EN_STORE_ON_SERVERS | EN_SYNCHRONOUS,
+                                     .options = options,
+                                     .next = &on_store,
+                                     .submit = store_submit};
+
+static const en_strategy apart = {.abi = EN_STRATEGY_ABI,
+                                  .size = sizeof(en_strategy),
+                                  .name = "misuse-apart",
+                                  .help = "says that it is synchronous, and never exchanges",
+                                  .flags = EN_SYNCHRONOUS,
+                                  .options = options,
+                                  .next = &per_push,
+                                  .submit = alone_submit};
+
 static const en_strategy alone = {.abi = EN_STRATEGY_ABI,
                                   .size = sizeof(en_strategy),
                                   .name = "misuse-replicated",
                                   .help = "says that all ranks have the same weights",
                                   .flags = EN_SYNCHRONOUS | EN_REPLICATED,
                                   .options = options,
-                                  .next = &on_store,
+                                  .next = &apart,
                                   .submit = alone_submit};
 
 static const en_strategy on_ring = {.abi = EN_STRATEGY_ABI,

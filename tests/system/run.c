@@ -111,6 +111,15 @@ int has_device(const char *name)
     return access(path, R_OK) == 0;
 }
 
+int has_bf16(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
+
 int has_fashion_mnist(void)
 {
     process p;

@@ -33,6 +33,9 @@ json_t *read_lines(const char *path);
 /* Whether there is a device library of this name ("cpu"); "ref" always exists. */
 int has_device(const char *name);
 
+/* Whether this CPU has the instructions for --precision=bf16. */
+int has_bf16(void);
+
 /* Whether Fashion-MNIST is installed; asks `entrain data`. */
 int has_fashion_mnist(void);
 

@@ -2,6 +2,7 @@
  * global batch, and asynchronously what a sequential loop with a delay of one learns.
  *
  *     test_accuracy resnet18       two epochs of 20,000 images with resnet18:width=8, seed by seed
+ *     test_accuracy bf16           a third of an epoch in bf16 and in float32, seed by seed
  *     test_accuracy photographs    the same with the cifar stem on patches of photographs: of which is it?
  *
  * tests/goldens/accuracy.json says what PyTorch reached from the same initial weights in the same order of
@@ -13,6 +14,8 @@
 #include "tests/system/run.h"
 
 /* Promise: One epoch with two workers learns what PyTorch learns with the same global batch.
+ * Promise: bf16 on a CPU learns what float32 learns: the mean of three paired differences of accuracy is within
+ * 1 point.
  * Promise: resnet18:width=8 learns what PyTorch's learns: the mean of five paired differences of accuracy
  * is within 1 point (soak).
  * Promise: resnet18:width=8,stem=cifar tells patches of ten photographs apart as well as PyTorch's does:
@@ -164,13 +167,48 @@ static void test_photographs(void **state)
     expect_pairs("photographs", folder, 2);
 }
 
+/* Pairs of our own: the same weights at first, the same samples, so only the rounding of factors differs. */
+static void test_bf16(void **state)
+{
+    static const char *const networks[] = {
+        "--model=convnet --limit-train-samples=20000 --lr=0.02",
+        "--model=resnet18:width=8 --limit-train-samples=8000 --lr=0.05 --bn-stats=recompute:2000"};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        double sum = 0;
+        for (int seed = 1; seed <= FEW; seed++) {
+            double accuracy[2];
+            for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+                json_t *r = train(RUN_WITHIN,
+                                  "-n 2 --strategy=ring " JOB " --lr-schedule=linear --seed=%d %s "
+                                  "--precision=%s",
+                                  seed, networks[k], is_bf16 ? "bf16" : "fp32");
+                accuracy[is_bf16] = number_at(r, "test_accuracy");
+                json_decref(r);
+            }
+            promise("%s, seed %d: %.2f %% in bf16, %.2f %% in fp32", networks[k], seed, 100 * accuracy[1],
+                    100 * accuracy[0]);
+            assert_true(accuracy[1] > 0.6); /* 10 classes */
+            sum += accuracy[1] - accuracy[0];
+        }
+        promise("%s, bf16 to fp32, mean of %d paired differences: %+.2f points (1)", networks[k], FEW,
+                100 * sum / FEW);
+        assert_true(fabs(sum / FEW) <= 0.01);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_synchronous),
                                        cmocka_unit_test(test_asynchronous)};
+    const struct CMUnitTest of_bf16[] = {cmocka_unit_test(test_bf16)};
     const struct CMUnitTest of_resnet[] = {cmocka_unit_test(test_resnet18)};
     const struct CMUnitTest of_photographs[] = {cmocka_unit_test(test_photographs)};
     if (!has_device("cpu")) system_skip("device cpu is not built here (oneDNN is missing)");
+    if (argc > 1 && strcmp(argv[1], "bf16") == 0) {
+        if (!has_bf16()) system_skip("this CPU has no bf16 (avx512_bf16)");
+        return system_main(of_bf16);
+    }
     golden = json_load_file(EN_SOURCE_DIR "/tests/goldens/accuracy.json", 0, NULL);
     if (golden == NULL) {
         fprintf(stderr, "tests/goldens/accuracy.json cannot be read\n");

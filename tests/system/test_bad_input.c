@@ -94,6 +94,11 @@ static void refuse_twice(const void *cases, size_t i)
     refuse_in((const bad_case *)cases + i, NULL, 2);
 }
 
+static void refuse_thrice(const void *cases, size_t i)
+{
+    refuse_in((const bad_case *)cases + i, NULL, 3);
+}
+
 static void refuse_all(const bad_case *cases, size_t n, const char *what)
 {
     snprintf(files, sizeof files, "%s", system_folder());
@@ -367,6 +372,8 @@ static void test_commands(void **state)
 {
     (void)state;
     write_text("plain", "x");
+    write_text("empty", "");
+    write_text("short", "0.1\n0.2\n");
     assert_int_equal(mkdir(at("empty-folder"), 0700), 0);
     static const bad_case cases[] = {
         {"entrain", "rum", {"rum", "run", "--help"}},
@@ -391,6 +398,11 @@ static void test_commands(void **state)
         {"entrain", "compare --strategies=ring --settings=fast", {"--settings", "fast", "even,slow"}},
         {"entrain", "compare --strategies=ring --seeds=1,x", {"--seeds", "x"}},
         {"entrain", "compare --strategies=ring --out=~/plain", {"--out", "plain"}},
+        {"entrain", "conform solo", {"\"solo\"", "ring", "--as"}},
+        {"entrain", "conform ring --as=rong", {"--as", "rong", "ring"}},
+        {"entrain", "conform ring ssp --as=ring", {"--as", "2"}},
+        {"entrain", "conform ssp:bond=3", {"bond", "bound"}},
+        {"entrain", "conform rong", {"rong", "ring"}},
         {"entrain", "sim --strategy", {"--strategy=NAME"}},
         {"entrain", "sim --strategy=ring --transport=tcp", {"--transport=tcp", "entrain sim", "entrain run"}},
         {"entrain", "sim --strategy=ring --servers=2", {"--servers=2", "entrain sim", "entrain run"}},
@@ -402,6 +414,36 @@ static void test_commands(void **state)
         {"entrain", "sim --model=mlp --device=cuda --data=synthetic", {"--device=cuda", "cpu", "ref"}},
         {"entrain", "sim --compute=gauss:1ms", {"--compute", "gauss:1ms", "lognormal:"}},
         {"entrain", "sim --compute=exp:-1ms", {"--compute", "exp:-1ms", "exp:10ms"}},
+        {"entrain", "sim --compute=lognorml:1ms,1", {"--compute", "lognorml:1ms,1", "lognormal:10ms,0.5"}},
+        {"entrain",
+         "sim --compute=lognormal:1ms,inf",
+         {"--compute", "lognormal:1ms,inf", "sigma of 0 to 10"}},
+        {"entrain", "sim --compute=pareto:nan,3", {"--compute", "pareto:nan,3", "mean of 0 or more"}},
+        {"entrain",
+         "sim -n 3 --compute=0-2=exp:1ms;1=exp:2ms",
+         {"--compute=0-2=exp:1ms", "rank 1", "give it one"}},
+        {"entrain", "sim --compute=trace:~/nowhere", {"--compute", "nowhere"}},
+        {"entrain", "sim --compute=trace:~/empty", {"--compute=trace:", "empty", "0 times"}},
+        {"entrain", "sim -n 4 --compute=~/short", {"--compute=", "short", "2 times for 4", "trace:FILE"}},
+        {"entrain",
+         "sim --straggler=transient:4:2:10",
+         {"--straggler", "transient:4:2:10", "transient:4:0.05:20"}},
+        {"entrain", "sim --straggler=0-1:4,1:3", {"--straggler", "1:3", "rank 1", "once"}},
+        {"entrain", "sim -n 4 --straggler=3-4=rotating:4:10", {"--straggler", "rotating", "0 to 3"}},
+        {"entrain", "run --straggler=rotating:4:10", {"--straggler", "rotating:4:10", "1:3", "entrain sim"}},
+        {"entrain", "run --net=machines=rate:1Gbit", {"--net", "rate:200MB", "entrain sim"}},
+        {"entrain", "sim -n 4 --net=4=rate:1Gbit", {"--net=4=rate:1Gbit", "ranks 0 to 3"}},
+        {"entrain",
+         "sim --net=servers=rate:1Gbit;servers=none",
+         {"--net=", "0 of the servers", "give it one"}},
+        {"entrain", "sim --net=server=rate:1Gbit", {"--net", "server=rate:1Gbit", "servers=.."}},
+        {"entrain", "sim --strategy=ps-async --server-time=20", {"--server-time", "20", "200us"}},
+        {"entrain",
+         "sim --strategy=ps-async --server-time=1=exp:1ms",
+         {"--server-time=1=exp:1ms", "servers 0 to 0", "--shards"}},
+        {"entrain", "sim --strategy=ring --server-time=1ms", {"--server-time=1ms", "ring", "omit"}},
+        {"entrain", "run --server-time=1ms", {"--server-time", "entrain run", "entrain sim"}},
+        {"entrain", "sim --strategy=ps-async -n 20000 --elements=90000000", {"20000", "14400.0 GB", "-n"}},
         {"entrain", "sim -n 2 --compute=0-2=exp:1ms", {"--compute=0-2=exp:1ms", "-n"}},
         {"entrain", "sim --compute=from:~/nowhere", {"--compute", "nowhere/metrics-0.jsonl"}},
         {"entrain", "sim --strategy=ring -n 2000", {"2000", "1024", "ps-async"}},
@@ -437,6 +479,16 @@ static void test_commands(void **state)
         {"entrain", "scale -n 1,3 --global-batch-size=64", {"64", "3", "--global-batch-size"}},
         {"entrain", "scale --strategy=ring,rong", {"rong", "ring"}},
         {"entrain", "scale --out=~/plain", {"--out", "plain"}},
+        {"entrain", "strategies gosip", {"gosip", "entrain strategies"}},
+        {"entrain", "run -n 2 --strategy=ringmaster:threshold=0 " RING, {"threshold", "'0'", "default 2W"}},
+        {"entrain", "run -n 2 --strategy=easgd:alpha=0 " RING, {"alpha", "'0'", "default 0.9/W"}},
+        {"entrain", "run -n 2 --strategy=easgd:alpha=1 " RING, {"alpha", "'1'", "0.999999"}},
+        {"entrain", "run -n 2 --strategy=easgd:period=0 " RING, {"period", "'0'", "default 10"}},
+        {"entrain", "run -n 2 --strategy=local-sgd:period=0 " RING, {"period", "'0'", "default 8"}},
+        {"entrain", "run -n 2 --strategy=diloco:perod=4 " RING, {"perod", "diloco", "nearest is period"}},
+        {"entrain", "run -n 2 --strategy=dc-asgd:lamda=1 " RING, {"lamda", "dc-asgd", "nearest is lambda"}},
+        {"entrain", "sim -n 4 --strategy=d-psgd:graph=star", {"graph=star", "ring, complete or exponential"}},
+        {"entrain", "sim -n 4 --strategy=local-sgd --groups=2", {"--groups", "local-sgd", "grouped"}},
         {"psd", "--strategy=ps-sync", {"--world-size"}},
         {"psd", "--strategy=ring --world-size=2", {"ring", "psd"}},
         {"psd", "--strategy=ssp:bond=3 --world-size=2", {"bond", "bound"}},
@@ -945,6 +997,21 @@ static void test_little_stack(void **state)
     promise("ulimit -s 64: one sentence from each program, or training where the hard limit is higher");
 }
 
+/* Only the size of the world makes these wrong; ranks see it before the first step. */
+static void test_strategies_in_this_world(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"entrain", "run -n 2 --strategy=softsync:splits=3 " RING, {"splits=3", "2 workers", "1 to 2"}},
+        {"entrain", "run -n 2 --strategy=softsync:rate=stale " RING, {"rate=stale", "staleness or none"}},
+        {"entrain", "run -n 2 --strategy=slowmo:buffer=kep " RING, {"buffer=kep", "keep, average or reset"}},
+        {"entrain",
+         "run -n 3 --strategy=d-psgd:graph=exponential " RING,
+         {"exponential", "3", "power of two"}},
+    };
+    side_by_side(sizeof cases / sizeof *cases, refuse_thrice, cases);
+}
+
 /* The waiting process names the missing ranks. */
 static void test_rank_that_never_comes(void **state)
 {
@@ -1023,11 +1090,16 @@ int main(void)
         cmocka_unit_test(test_commands),       cmocka_unit_test(test_yaml),    cmocka_unit_test(test_data),
         cmocka_unit_test(test_weights),        cmocka_unit_test(test_plugins), cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_standard_output)};
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_silent_pipe),
-        cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_little_stack),  cmocka_unit_test(test_rank_that_never_comes),
-        cmocka_unit_test(test_permissions),   cmocka_unit_test(test_too_many_buckets),
-        cmocka_unit_test(test_quiet),         cmocka_unit_test(test_sim_takes_flags_of_run)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(test_little_memory),
+                                       cmocka_unit_test(test_silent_pipe),
+                                       cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_no_memory),
+                                       cmocka_unit_test(test_little_stack),
+                                       cmocka_unit_test(test_strategies_in_this_world),
+                                       cmocka_unit_test(test_rank_that_never_comes),
+                                       cmocka_unit_test(test_permissions),
+                                       cmocka_unit_test(test_too_many_buckets),
+                                       cmocka_unit_test(test_quiet),
+                                       cmocka_unit_test(test_sim_takes_flags_of_run)};
     return system_main(lists) + side_by_side_main(cases);
 }

@@ -435,7 +435,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
     if (eni_vectors_are_staged(w)) {
         eni_step_compute_begins(run);
         EN_TRY(eni_vectors_await_micros(w));
-        eni_average_micros(w, samples);
+        eni_step_average(&w->rank, samples);
         eni_step_compute_ends(run, "gpu");
     }
     EN_TRY(begin(w, run, samples, (int)w->rank.job.accumulate));
@@ -507,12 +507,11 @@ static en_status open_context(eni_worker *w)
                                   .gather = gather,
                                   .user = w->rank.member};
     EN_TRY(eni_gpus_open(&gpus, &w->gpu.gpus));
-    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
     const en_device_config config = {.size = sizeof config,
                                      .index = w->gpu.gpus->facts.index,
                                      .threads = w->threads,
                                      .host = eni_device_host(),
-                                     .flags = flags};
+                                     .flags = eni_config_open_flags(c)};
     return w->device.ops->open(&config, &w->device.ctx);
 }
 
@@ -530,7 +529,6 @@ static void describe(eni_worker *w)
 
 static en_status open_trainer(void *self)
 {
-    static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
     eni_worker *w = self;
     (void)prctl(PR_SET_TIMERSLACK, timer_slack_ns); /* of this thread, which waits for the GPU */
     EN_TRY(open_context(w));
@@ -539,7 +537,7 @@ static en_status open_trainer(void *self)
     EN_TRY(open_step(w));
     describe(w);
     const en_model_options options = {.size = sizeof options,
-                                      .dtype = types[w->config->precision],
+                                      .dtype = eni_config_dtype(w->config),
                                       .loss_scale = w->gpu.scaler == NULL ? NULL : w->gpu.scaler->there};
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, &options, &w->model);
 }

@@ -295,8 +295,8 @@ static en_status open_staged(eni_worker *w, eni_vectors *v)
     v->ngrads = 1;
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->param));
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->grads[0]));
-    for (int64_t i = 0; w->micro_grads != NULL && i < w->rank.job.accumulate; i++)
-        EN_TRY(v->gpu->register_memory(w->device.ctx, w->micro_grads[i], bytes));
+    for (int64_t i = 0; w->rank.exchange.micros != NULL && i < w->rank.job.accumulate; i++)
+        EN_TRY(v->gpu->register_memory(w->device.ctx, w->rank.exchange.micros[i], bytes));
     return EN_OK;
 }
 
@@ -353,9 +353,10 @@ void eni_vectors_close(eni_worker *w)
     release_imported(w, v); /* after a death; otherwise they have been released already */
     for (int i = 0; i < v->nregistered; i++)
         v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
-    for (int64_t i = 0; eni_vectors_are_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate;
-         i++)
-        if (w->micro_grads[i] != NULL) v->gpu->unregister_memory(w->device.ctx, w->micro_grads[i]);
+    for (int64_t i = 0;
+         eni_vectors_are_staged(w) && w->rank.exchange.micros != NULL && i < w->rank.job.accumulate; i++)
+        if (w->rank.exchange.micros[i] != NULL)
+            v->gpu->unregister_memory(w->device.ctx, w->rank.exchange.micros[i]);
     if (!v->is_guest) {
         w->device.ops->free(w->device.ctx, v->param);
         for (int i = 0; i < ENI_MAX_SLOTS; i++)
@@ -437,7 +438,7 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     if (!eni_vectors_are_staged(w)) return EN_OK;
     EN_TRY(put_behind(w, EN_STREAM_EXCHANGE, EN_STREAM_COMPUTE, v->computed));
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->rank.exchange.micros[micro], v->grads[0], bytes,
                         EN_COPY_OUT));
     w->gpu.copied += bytes;
     return eni_vectors_join(w);

@@ -64,7 +64,7 @@ en_status eni_vectors_await(eni_worker *w, uint32_t bucket);
 en_status eni_vectors_join(eni_worker *w);
 
 /* Staged, in a world of one: the same for the whole gradient of one of its micro-batches, to be averaged on
- * the host (w->micro_grads). The next backward begins after it. await_micros: all of them are there. */
+ * the host (exchange.micros). The next backward begins after it. await_micros: all of them are there. */
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro);
 en_status eni_vectors_await_micros(eni_worker *w);
 

@@ -46,7 +46,6 @@ static en_status choose_parts(eni_worker *w)
 
 static en_status open_stages(eni_worker *w, const int *index)
 {
-    static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
     eni_team *t = w->team;
     const eni_config *c = w->config;
     const eni_stages_options options = {.schema = &w->rank.job.schema,
@@ -60,9 +59,8 @@ static en_status open_stages(eni_worker *w, const int *index)
                                         .index = index,
                                         .threads = w->threads,
                                         .gpu_timeout_ns = c->gpu_timeout_ns,
-                                        .flags = (c->tf32 ? EN_OPEN_TF32 : 0) |
-                                                 (c->deterministic ? EN_OPEN_DETERMINISTIC : 0),
-                                        .dtype = types[c->precision]};
+                                        .flags = eni_config_open_flags(c),
+                                        .dtype = eni_config_dtype(c)};
     return eni_stages_open(&options, &t->stages);
 }
 

@@ -260,11 +260,11 @@ static en_status run_twice(trial *t, eni_fault_stats *figures)
 static en_status open_trial(trial *t)
 {
     t->bound = INFINITY;
-    for (const en_option *o = t->strategy->options; o != NULL && o->size; o = eni_option_next(o))
-        if (strcmp(o->key, "bound") == 0 && eni_options_num(t->options, "bound") >= 0)
-            t->bound = eni_options_num(t->options, "bound");
     draw_run(t);
     draw_faults(t);
+    for (const en_option *o = t->strategy->options; o != NULL && o->size; o = eni_option_next(o))
+        if (strcmp(o->key, "bound") == 0 && eni_options_num(t->options, "bound", t->ranks) >= 0)
+            t->bound = eni_options_num(t->options, "bound", t->ranks);
     t->plan.seed = t->key.seed;
     t->init = eni_alloc_array(t->count, sizeof(float));
     t->weights = eni_alloc_array(t->count, sizeof(float));
@@ -276,9 +276,17 @@ static const char *const promises[] = {"ends", "may-drop", "exact", "at-once"};
 
 eni_promise eni_promise_of(const char *strategy_name)
 {
-    if (strcmp(strategy_name, "ps-sync") == 0) return ENI_PROMISE_EXACT;
-    const bool is_at_once = strcmp(strategy_name, "ps-async") == 0 || strcmp(strategy_name, "ssp") == 0;
-    return is_at_once ? ENI_PROMISE_AT_ONCE : ENI_PROMISE_ENDS;
+    static const struct {
+        const char *name;
+        eni_promise promise;
+    } of[] = {{"ps-sync", ENI_PROMISE_EXACT},
+              {"ps-async", ENI_PROMISE_AT_ONCE},
+              {"ssp", ENI_PROMISE_AT_ONCE},
+              {"dc-asgd", ENI_PROMISE_AT_ONCE},
+              {"ringmaster", ENI_PROMISE_MAY_DROP}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (strcmp(strategy_name, of[i].name) == 0) return of[i].promise;
+    return ENI_PROMISE_ENDS;
 }
 
 en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, const eni_options *options,

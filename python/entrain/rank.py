@@ -1,0 +1,284 @@
+"""entrain.Rank: a program of your own as one rank of a run, on numpy.
+
+    with entrain.Rank({"slope": 0.0, "offset": 0.0}, train_samples=1000, strategy="ring", batch_size=16, lr=0.1, epochs=3) as rank:
+        for samples in rank.batches():                    # indices; ends with the run
+            rank.gradients["slope"][...] = ..             # of the mean loss over them, at rank.weights
+            rank.finish(loss)                             # now rank.weights are those of the next step
+
+Start it once for each rank, by torchrun, srun or mpirun, or by hand with world_size= and rank=. include/entrain/rank.h
+describes the calls, `entrain worker --help=all` lists the settings.
+"""
+import ctypes
+import os
+import signal
+import socket
+import threading
+
+import numpy as np
+
+import entrain
+
+_OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
+_ENVIRONMENT, _READS_WEIGHTS, _HAS_ACCURACY, _STEPS_ITSELF = 1, 2, 4, 8
+_floats = ctypes.POINTER(ctypes.c_float)
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("name", ctypes.c_char_p),
+                ("shape", ctypes.c_uint64 * 8), ("initial", _floats)]
+
+
+class _Score(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("loss", ctypes.c_double), ("accuracy", ctypes.c_double)]
+
+
+class _Options(ctypes.Structure):
+    EVALUATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
+    LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("ntensors", ctypes.c_uint32),
+                ("tensors", ctypes.POINTER(_Tensor)), ("train_samples", ctypes.c_uint64),
+                *[(name, ctypes.c_char_p) for name in ("model", "data", "data_sha256", "computes", "plugins")],
+                ("evaluate", EVALUATE), ("log", LOG), ("user", ctypes.c_void_p)]
+
+
+class _Facts(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32),
+                *[(name, ctypes.c_int32) for name in ("rank", "nranks", "local_rank", "nlocal", "is_claiming")],
+                *[(name, ctypes.c_uint64) for name in ("seed", "batch", "global_batch", "samples", "steps", "first_step")],
+                ("lr", ctypes.c_double), *[(name, ctypes.c_char_p) for name in ("strategy", "strategy_options", "out")]]
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("number", ctypes.c_uint64), ("epoch", ctypes.c_uint64),
+                ("count", ctypes.c_uint64), ("samples", ctypes.POINTER(ctypes.c_uint32))]
+
+
+def _prototypes(library):
+    library.en_rank_about.restype = ctypes.POINTER(_Facts)
+    library.en_rank_weights.restype = library.en_rank_gradient.restype = ctypes.c_void_p
+    library.en_rank_stop.restype = library.en_rank_abort.restype = library.en_rank_close.restype = library.en_rank_why.restype = None
+    library.en_rank_why.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.en_rank_begin.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    library.en_rank_weights.argtypes = library.en_rank_gradient.argtypes = library.en_rank_ready.argtypes = [
+        ctypes.c_void_p, ctypes.c_uint32]
+    library.en_rank_stop.argtypes = library.en_rank_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    for name in ("about", "end", "close"):
+        getattr(library, "en_rank_" + name).argtypes = [ctypes.c_void_p]
+    library.en_rank_next.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Batch)]
+    library.en_rank_finish.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Score)]
+    return library
+
+
+class RunError(RuntimeError):
+    """The run has failed: a peer died, training diverged, .. `status` is that of include/entrain/status.h."""
+
+    def __init__(self, text, status):
+        super().__init__(text)
+        self.status = status
+
+
+class _Handle:
+    """An open rank. All arrays on its memory refer to it, so it is closed when the last one is gone."""
+
+    def __init__(self, library, pointer):
+        self.library, self.pointer = library, pointer
+
+    def view(self, address, shape):
+        memory = (ctypes.c_float * int(np.prod(shape, dtype=np.int64))).from_address(address)
+        memory.handle = self
+        return np.frombuffer(memory, np.float32).reshape(shape)
+
+    def __del__(self):
+        self.library.en_rank_close(self.pointer)
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM while the main thread waits inside the library, where Python calls no handler: a thread hears of them.
+    The first asks for an early end in good order; a second one gives up, and raises KeyboardInterrupt."""
+
+    def __init__(self, handle):
+        self.handle, self.before, self.count = handle, {}, 0
+        if threading.current_thread() is not threading.main_thread():  # where Python has handlers
+            return
+        self.ear, self.mouth = socket.socketpair()
+        self.mouth.setblocking(False)
+        self.before = {number: signal.signal(number, self.note) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.wakeup = signal.set_wakeup_fd(self.mouth.fileno(), warn_on_full_buffer=False)
+        self.thread = threading.Thread(target=self.hear, daemon=True)
+        self.thread.start()
+
+    def note(self, number, frame):
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+    def hear(self):
+        heard = 0
+        while byte := self.ear.recv(1):
+            if byte[0] in self.before:
+                heard += 1
+                if heard == 1:
+                    self.handle.library.en_rank_stop(self.handle.pointer, b"Ctrl-C" if byte[0] == signal.SIGINT else b"SIGTERM")
+                else:
+                    self.handle.library.en_rank_abort(self.handle.pointer, b"interrupted twice")
+
+    def end(self):
+        if not self.before:
+            return
+        signal.set_wakeup_fd(self.wakeup)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}
+        self.mouth.close()  # ends the thread
+        self.thread.join()
+        self.ear.close()
+
+
+class Rank:
+    """One rank of a run. Settings are those of `entrain worker`, as keywords: strategy="ssp:bound=3", batch_size=32, lr=0.1,
+    server="tcp://127.0.0.1:5555", world_size=2, rank=0, out="folder" ..
+
+    tensors         {name: initial values}, in the order of forward; rank 0's values count
+    train_samples   batches are indices below it
+    evaluate        called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
+    reads_weights   the program never writes to rank.weights: the ranks of a host may then share one copy
+    steps_itself    the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks, and the
+                    program changes rank.weights, alike on all ranks
+    environment     whether variables of torchrun, Slurm and MPI are read
+
+    weights, gradients   {name: float32 array}, at the same addresses for the whole run
+    about                rank, nranks, steps, samples, batch, lr, strategy ..
+
+    ValueError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
+    """
+
+    def __init__(self, tensors, train_samples, *, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
+                 environment=True, model="program", data="data", data_sha256=None, computes=None, **settings):
+        entrain._library = entrain._library or entrain._load()
+        self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
+        self._is_over = self._has_left = False
+        initial = {name: np.array(value, np.float32, order="C") for name, value in tensors.items()}
+        self._names = {name: i for i, name in enumerate(initial)}
+        declared = (_Tensor * len(initial))()
+        for tensor, (name, value) in zip(declared, initial.items()):
+            if value.ndim > 8 or value.size == 0:
+                raise ValueError(f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
+            tensor.size, tensor.name, tensor.initial = ctypes.sizeof(_Tensor), name.encode(), value.ctypes.data_as(_floats)
+            tensor.shape[:value.ndim] = value.shape
+        self._shapes = [value.shape for value in initial.values()]
+        self._evaluate = _Options.EVALUATE(self._judge(evaluate, has_accuracy)) if evaluate else _Options.EVALUATE()
+        plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
+        options = _Options(
+            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
+            flags=environment * _ENVIRONMENT | reads_weights * _READS_WEIGHTS | has_accuracy * _HAS_ACCURACY
+            | steps_itself * _STEPS_ITSELF,
+            model=model.encode(),
+            data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
+            computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
+            evaluate=self._evaluate)
+        texts = [text.encode() for text in entrain._texts(settings)]
+        pointer = ctypes.c_void_p()
+        if not self._check(self._library.en_rank_open(ctypes.byref(options), (ctypes.c_char_p * len(texts))(*texts),
+                                                      ctypes.c_size_t(len(texts)), ctypes.byref(pointer))):
+            raise ValueError("the run that resume=auto names has finished: give another out")
+        handle = self._handle = _Handle(self._library, pointer)
+        self._interrupts = _Interrupts(handle)
+        facts = self._library.en_rank_about(pointer).contents
+        self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value
+                      for name, *_ in _Facts._fields_[1:]}
+        self.weights, self.gradients = ({name: handle.view(at(pointer, i), shape) for (name, i), shape
+                                         in zip(self._names.items(), self._shapes)}
+                                        for at in (self._library.en_rank_weights, self._library.en_rank_gradient))
+        for array in self.weights.values():
+            array.flags.writeable = not reads_weights
+
+    def _judge(self, evaluate, has_accuracy):
+        def callback(user, weights, score):
+            try:
+                seen = {name: np.ctypeslib.as_array(weights[i], shape or (1,)).reshape(shape).copy()
+                        for (name, i), shape in zip(self._names.items(), self._shapes)}
+                found = evaluate(seen)
+                score[0].loss, score[0].accuracy = found if has_accuracy else (found, 0)
+                return _OK
+            except BaseException as error:  # raised again by the call that asked
+                self._raised = error
+                self._abort(error)
+                return 1
+        return callback
+
+    def _abort(self, error):
+        if self._handle is not None and not self._has_left:  # else the ranks have not met
+            self._has_left = True
+            self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {error}".encode())
+
+    def _check(self, status):
+        raised, self._raised = self._raised, None
+        if raised:
+            raise raised
+        if status == _ESTOP:
+            self._is_over = True
+        if status in (_OK, _ESTOP):
+            return status == _OK
+        text = ctypes.create_string_buffer(2048)
+        self._library.en_rank_why(text, len(text))
+        text = text.value.decode(errors="replace") or f"status {status}"
+        raise ValueError(text) if status in _INVALID else RunError(text, status)
+
+    def _open(self):
+        if self._handle is None:
+            raise ValueError("this rank is closed")
+        return self._handle.pointer
+
+    def batches(self):
+        """The samples of each batch of this rank, as an array of indices, until the run ends: each is a step, to be finished."""
+        batch, nothing = _Batch(), _Score(size=ctypes.sizeof(_Score))
+        while self._check(self._library.en_rank_next(self._open(), batch)) and \
+                self._check(self._library.en_rank_begin(self._open(), batch.count)):
+            self._waiting = set(self._names)
+            if batch.count > 0:
+                yield np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
+            else:  # the others have a few samples more
+                self._check(self._library.en_rank_finish(self._open(), nothing))
+
+    def ready(self, name):
+        """The gradient of this tensor is complete, and its weights are not read in this step any more: it may leave."""
+        self._check(self._library.en_rank_ready(self._open(), self._names[name]))
+        self._waiting.discard(name)
+
+    def finish(self, loss, accuracy=0.0):
+        """Ends the step. Gradients of tensors that were not ready leave now, so they have to be filled, too."""
+        for name in [name for name in reversed(list(self._names)) if name in self._waiting]:
+            self.ready(name)
+        self._check(self._library.en_rank_finish(self._open(), _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)))
+
+    def end(self):
+        """After batches() has ended: the last evaluation, the report, the goodbye."""
+        self._check(self._library.en_rank_end(self._open()))
+        self._has_left = True
+        self._interrupts.end()
+
+    def stop(self, why="the program"):
+        """Asks for an early end in good order: batches() ends on all ranks."""
+        self._library.en_rank_stop(self._open(), why.encode())
+
+    def close(self):
+        """Without an end() before, this is a death for the other ranks. `weights` are copies from now on; arrays that are still in
+        use stay valid."""
+        if self._handle is None:
+            return
+        self._interrupts.end()
+        self._abort(RuntimeError("the program closed its rank before the end of the run"))
+        self.weights, self.gradients = {name: array.copy() for name, array in self.weights.items()}, None
+        self._handle = self._interrupts = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if error is not None:
+                self._abort(error)
+            elif self._is_over and not self._has_left:
+                self.end()
+        finally:
+            self.close()

@@ -1,0 +1,171 @@
+/* test_launched.c - `entrain run .. -- PROGRAM`: a program of the user's as the ranks of a run that our launcher starts. */
+#include <glob.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/system/run.h"
+
+/* Promise: `entrain run -- PROGRAM` gives the bytes of the program `worker`, and ends all that a killed rank has started.
+ * Promise: A program that is killed and resumes from a checkpoint ends with the bytes of an undisturbed run. */
+
+#define TRAINS EN_BUILD_DIR "/test_job_trains"
+#define LINE   EN_BUILD_DIR "/examples/rank_line"
+#define FLAGS  " --batch-size=6 --lr=0.02 --momentum=0.9 --nesterov --epochs=2"
+
+static void test_the_workers_bytes(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync", "hybrid"};
+    (void)state;
+    const char *expected = train_hash(GUARD, "-n 2 --strategy=ring --device=ref --model=mlp " MADE_UP FLAGS);
+    for (size_t i = 0; i < 3; i++) {
+        char out[128], path[160];
+        process p;
+        snprintf(out, sizeof out, "%s/launched-%zu", system_folder(), i);
+        process_start(&p, "entrain", NULL,
+                      "run -n 2 --strategy=%s --quiet --out=%s" FLAGS " -- " TRAINS " writes epochs=7",
+                      strategies[i], out); /* what the launcher was told wins */
+        if (process_wait(&p, GUARD) != 0) fail_msg("%s:\n%s", strategies[i], process_err(&p));
+        snprintf(path, sizeof path, "%s/result.json", out);
+        json_t *result = json_load_file(path, 0, NULL);
+        char hashes[HASHES];
+        hashes_of(result, hashes);
+        assert_string_equal(hashes, expected);
+        json_decref(result);
+    }
+    promise("entrain run -n 2 -- a program: the worker's bytes under ring, ps-sync, hybrid");
+}
+
+/* Rank 0's output goes through; the others' is in a file. Settings of the program count where the launcher was told none. */
+static void test_output(void **state)
+{
+    char out[128], path[160], text[200] = "";
+    process p;
+    (void)state;
+    snprintf(out, sizeof out, "%s/output", system_folder());
+    process_start(&p, "entrain", NULL,
+                  "run -n 2 --strategy=ps-async --out=%s --quiet -- " LINE " steps=40 lr=0.1", out);
+    assert_int_equal(process_wait(&p, GUARD), 0);
+    assert_non_null(strstr(process_out(&p), "y = "));
+    snprintf(path, sizeof path, "%s/rank-1.log", out);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    assert_int_equal(strncmp(text, "y = ", 4), 0);
+    fclose(file);
+    snprintf(path, sizeof path, "%s/result.json", out);
+    json_t *result = json_load_file(path, 0, NULL);
+    assert_true(number_at(result, "updates") == 80);
+    json_decref(result);
+}
+
+/* Each ends with `code` in time, and says all words in one line. */
+static void refused(const char *command, int code, const char *first, const char *second)
+{
+    process p;
+    process_start(&p, "entrain", NULL, "run -n 2 --quiet %s", command);
+    const int got = process_wait(&p, GUARD);
+    if (got != code || process_says(&p, first, second) == 0)
+        fail_msg("run %s ended with %d:\n%s", command, got, process_err(&p));
+    process_nobody_left(GUARD);
+}
+
+static void test_wrong_use(void **state)
+{
+    (void)state;
+    refused("-- true", 1, "before the end of the run", "exit code 0");
+    refused("-- /no/such/program", 2, "/no/such/program", "could not be executed");
+    refused("--model=mlp -- " LINE, 2, "--model", "omit it");
+    refused("--straggler=1:3 -- " LINE, 2, "--straggler", "omit it");
+    refused("extra -- " LINE, 2, "unexpected argument", "extra");
+    refused("-- " LINE " stratgy=ring", 2, "stratgy", "strategy");
+}
+
+/* The rank is a grandchild, and has a child of its own, which holds all of its descriptors. */
+static void test_a_killed_rank(void **state)
+{
+    char script[160];
+    process p;
+    (void)state;
+    snprintf(script, sizeof script, "%s/ranks.sh", system_folder());
+    FILE *file = fopen(script, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "sleep 300 &\n" LINE
+            " steps=1000000000 lr=0.001 &\necho pid $! >&2\n[ $RANK = 1 ] && echo $! >%s.pid\nwait $!\n",
+            script);
+    fclose(file);
+    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring --log-every=10 -- /bin/sh %s", script);
+    wait_for_line(&p, "Train Epoch", GUARD);
+    strcat(script, ".pid");
+    file = fopen(script, "r");
+    int pid = 0;
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    stopwatch watch = stopwatch_start();
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(process_wait(&p, GUARD), 1);
+    const double took = stopwatch_read(&watch);
+    stopwatch_expect(&watch, took, 3 * SLOWNESS, "the end of the run");
+    assert_true(process_says(&p, "rank 1", SAYS_DIED) > 0);
+    process_nobody_left(GUARD); /* both sleeps, too */
+    promise("a rank behind a shell is killed: named, and all that it started ended in %.2f s", took);
+}
+
+/* ---- resuming ---- */
+
+static int checkpoints_in(const char *out)
+{
+    glob_t found;
+    char pattern[200];
+    snprintf(pattern, sizeof pattern, "%s/checkpoints/checkpoint-*.safetensors", out);
+    const int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    return n;
+}
+
+#define LONG                                                                                                 \
+    "run -n 2 --strategy=%s --quiet --batch-size=6 --lr=0.02 --momentum=0.9 --nesterov --epochs=40 "         \
+    "--checkpoint-every=200 "
+
+/* Killed with all that it started, once a checkpoint is there; then resumed. */
+static void test_resumed(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    const char *expected = train_hash(GUARD, "-n 2 --strategy=ring --device=ref --model=mlp " MADE_UP
+                                             " --batch-size=6 --lr=0.02 "
+                                             "--momentum=0.9 --nesterov --epochs=40");
+    for (size_t i = 0; i < 2; i++) {
+        char out[128], path[160], hashes[HASHES];
+        process p;
+        snprintf(out, sizeof out, "%s/resumed-%zu", system_folder(), i);
+        process_start(&p, "entrain", NULL, LONG "--out=%s -- " TRAINS " writes", strategies[i], out);
+        for (const double until = now_seconds() + GUARD; checkpoints_in(out) == 0 && now_seconds() < until;)
+            usleep(2000);
+        process_kill(&p, SIGKILL);
+        assert_int_equal(process_wait(&p, GUARD), 128 + SIGKILL);
+        process_nobody_left(GUARD);
+        assert_int_not_equal(checkpoints_in(out), 0);
+        process_start(&p, "entrain", NULL, LONG "--out=%s --resume=auto -- " TRAINS " writes", strategies[i],
+                      out);
+        if (process_wait(&p, GUARD) != 0) fail_msg("%s", process_err(&p));
+        snprintf(path, sizeof path, "%s/result.json", out);
+        json_t *result = json_load_file(path, 0, NULL);
+        hashes_of(result, hashes);
+        assert_string_equal(hashes, expected);
+        assert_true(json_array_size(json_object_get(result, "resumed_from")) == 1);
+        json_decref(result);
+    }
+    promise("a program is killed and resumed from a checkpoint: the bytes of the undisturbed worker");
+}
+
+int main(void)
+{
+    const struct CMUnitTest launched[] = {cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_output),
+                                          cmocka_unit_test(test_the_workers_bytes),
+                                          cmocka_unit_test(test_a_killed_rank),
+                                          cmocka_unit_test(test_resumed)};
+    return system_main(launched);
+}

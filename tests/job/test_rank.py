@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""test_rank.py BUILD: entrain.Rank, on numpy: the same bytes under ring and ps-sync, errors with their text on all ranks, Ctrl-C."""
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import numpy  # noqa: F401
+except ImportError:
+    print("SKIP: no numpy")
+    sys.exit(77)
+
+build = pathlib.Path(sys.argv[1]).resolve()
+source = pathlib.Path(__file__).resolve().parents[2]
+os.environ.update(ENTRAIN_LIBRARY=str(build / "libentrain.so"), PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=str(source / "python"), OMP_NUM_THREADS="1")
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(source / "python"))
+import entrain.rank  # noqa: E402
+
+# Promise: A numpy program (entrain.Rank) ends with the same bytes under ring and ps-sync.
+# Promise: An exception in one Python rank reaches the others as a RunError with its type and text.
+WAIT = 120
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ranks(n, program, strategy="ring", out=None, **settings):
+    """Starts them; the processes, psd last if the strategy wants one."""
+    port, started = free_port(), []
+    meet = "server" if strategy.startswith(("ps", "ssp")) else "rendezvous"
+    texts = [f"{k.replace('_', '-')}={v}" for k, v in dict(settings, strategy=strategy, world_size=n, quiet="on").items()]
+    texts += [f"{meet}=tcp://127.0.0.1:{port}"] + ([f"out={out}"] if out else [])
+    for r in range(n):
+        started.append(subprocess.Popen([sys.executable, *program, *texts, f"rank={r}"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True))
+    if meet == "server":
+        started.append(subprocess.Popen([build / "psd", f"--listen=tcp://127.0.0.1:{port}", f"--strategy={strategy}",
+                                         f"--world-size={n}", "--shards=3"], stderr=subprocess.DEVNULL))
+    return started
+
+
+def ended(processes):
+    """(exit code, stdout, stderr) of each."""
+    said = [p.communicate(timeout=WAIT) for p in processes]
+    return [(p.returncode, *text) for p, text in zip(processes, said)]
+
+
+SCRIPT = """
+import sys, time, numpy as np, entrain
+what, settings = sys.argv[1], dict(text.split("=", 1) for text in sys.argv[2:])
+me = int(settings["rank"])
+def judge(w):
+    if what == "evaluate": raise LookupError("no test set here")
+    return float(w["w"].sum())
+with entrain.Rank({"w": np.ones((5, 3)), "s": 2.0}, 1000, evaluate=judge, batch_size=10, lr=0.01, **settings) as rank:
+    for step, samples in enumerate(rank.batches()):
+        if step == 1: print("begun", flush=True)
+        if what == "raises" and me == 1 and step == 5: raise KeyError("no such layer")
+        if what == "breaks" and me == 1 and step == 5: break
+        if what == "sleeps": time.sleep(0.005)
+        rank.gradients["w"][...] = 0.5 * rank.weights["w"]
+        rank.gradients["s"][...] = rank.weights["s"]
+        rank.finish(1.0)
+print("done", step)
+"""
+
+
+def check_layout(top):
+    """ctypes sees every struct as a C compiler does."""
+    pairs = [(entrain.rank._Tensor, "tensor"), (entrain.rank._Score, "score"), (entrain.rank._Options, "options"),
+             (entrain.rank._Facts, "facts"), (entrain.rank._Batch, "batch")]
+    lines, expected = [], []
+    for type, name in pairs:
+        lines.append(f'printf("%zu\\n", sizeof(en_rank_{name}));')
+        expected.append(ctypes.sizeof(type))
+        for field, *_ in type._fields_:
+            lines.append(f'printf("%zu\\n", offsetof(en_rank_{name}, {field}));')
+            expected.append(getattr(type, field).offset)
+    (top / "layout.c").write_text("#include <entrain/rank.h>\n#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
+    subprocess.run(["cc", "-I", source / "include", top / "layout.c", "-o", top / "layout"], check=True)
+    found = subprocess.run([top / "layout"], capture_output=True, text=True, check=True).stdout.split()
+    assert [int(n) for n in found] == expected, (found, expected)
+
+
+def check_example(top):
+    hashes = {}
+    for strategy in ("ring", "ps-sync", "ps-async"):
+        out = top / strategy
+        for code, said, errors in ended(ranks(2, [source / "examples/rank/numpy_only.py"], strategy, out, epochs=3)[:2]):
+            assert code == 0, (strategy, errors)
+            assert "loss and accuracy" in said
+        hashes[strategy] = json.loads((out / "result.json").read_text())["params_sha256"]
+    assert hashes["ring"] == hashes["ps-sync"], hashes
+    print("PROMISE numpy_only.py, two ranks: ring ends with the bytes of ps-sync")
+
+
+def check_exceptions():
+    for what, texts in (("raises", ("rank 1", "KeyError", "no such layer")), ("breaks", ("rank 1", "before the end"))):
+        begin = time.monotonic()
+        zero, one = ended(ranks(2, ["-c", SCRIPT, what], steps=1000000))
+        assert zero[0] == 1 and "RunError" in zero[2], zero
+        for text in texts:
+            assert text in zero[2].split("RunError")[-1], (what, text, zero[2])
+        assert (one[0] == 1 and "KeyError" in one[2]) if what == "raises" else one[0] == 0, one
+        assert time.monotonic() - begin < WAIT / 2
+    zero = ended(ranks(2, ["-c", SCRIPT, "evaluate"], steps=10))[0]  # at the end: rank 1 may have left
+    assert zero[0] == 1 and zero[2].rstrip().endswith("LookupError: no test set here"), zero
+    print("PROMISE an exception in one of two Python ranks: the other's RunError has its type and text")
+
+
+def check_interrupts():
+    for times in (1, 2):
+        processes = ranks(2, ["-c", SCRIPT, "sleeps"], steps=1000000)
+        for p in processes:
+            assert p.stdout.readline() == "begun\n", p.stderr.read()
+        for i in range(times):
+            processes[1].send_signal(signal.SIGINT)
+            time.sleep(0.001 if i == 0 else 0)
+        ends = ended(processes)
+        codes = [end[0] for end in ends]
+        assert codes == [0, 0] if times == 1 else codes[1] in (0, 1, 130, -2), ends
+
+
+def check_calls():
+    for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
+                           ({"batch_size": 0}, "batch-size")):
+        try:
+            entrain.Rank({"w": [1.0]}, 10, environment=False, quiet=True, **settings)
+        except ValueError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"{settings} was taken")
+    kept = []
+    for _ in range(20):
+        with entrain.Rank({"w": [1.0, 2.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", lr=1, momentum=0,
+                          batch_size=5, steps=2, log_level="error") as rank:
+            kept.append(rank.weights["w"])
+            assert rank.about["steps"] == 2 and rank.about["strategy"] == "solo" and rank.about["lr"] == 1
+            for samples in rank.batches():
+                assert samples.shape == (5,) and samples.max() < 10
+                rank.gradients["w"][:] = 0.5
+                rank.finish(1)
+        assert rank.weights["w"].tolist() == [0, 1], rank.weights
+    assert all(array.tolist() == [0, 1] for array in kept)  # their memory is still there
+    with entrain.Rank({"w": [1.0, 2.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", steps_itself=True,
+                      batch_size=5, steps=2, log_level="error") as rank:
+        for samples in rank.batches():
+            rank.gradients["w"][:] = 0.25
+            rank.finish(1)
+            rank.weights["w"][:] -= 2 * rank.gradients["w"]
+    assert rank.weights["w"].tolist() == [0, 1], rank.weights
+    descriptors = len(os.listdir("/proc/self/fd"))
+    kept.clear()
+    assert len(os.listdir("/proc/self/fd")) < descriptors
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    check_calls()
+    check_layout(pathlib.Path(folder))
+    check_example(pathlib.Path(folder))
+    check_exceptions()
+    check_interrupts()

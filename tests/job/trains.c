@@ -1,0 +1,148 @@
+/* trains.c - a program that trains a network of ours through entrain/rank.h: what the program `worker` computes, pushed from
+ * outside.
+ *
+ *     test_job_trains reads|writes|after|steps SETTING..
+ *
+ * reads: it may share its weights; writes: they are its own, and it writes to them; after: its tensors are ready after backward;
+ * steps: it has an optimizer of its own */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "entrain/rank.h"
+#include "job/job.h"
+#include "ops/device.h"
+
+enum { TENSORS_MAX = 16 };
+
+typedef struct trainee {
+    const char *how;
+    eni_config config;
+    eni_job job;
+    eni_dataset *dataset;
+    eni_device device;
+    en_model *model;
+    float *init, *x;
+    void *target;
+    en_rank *rank;
+    int accumulate, nfinished;
+} trainee;
+
+static int open_network(trainee *t)
+{
+    const char *const given[][2] = {{"model", "mlp"},
+                                    {"data", "synthetic"},
+                                    {"limit-train-samples", "103"},
+                                    {"limit-test-samples", "64"}};
+    if (eni_config_init(ENI_WORKER, &t->config) != EN_OK) return 0;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        if (eni_config_set(&t->config, given[i][0], given[i][1], given[i][0]) != EN_OK) return 0;
+    if (eni_config_resolve(&t->config) != EN_OK || eni_job_network(&t->job, &t->config) != EN_OK) return 0;
+    const eni_data_options data = eni_job_data(&t->job, &t->config);
+    const en_schema *schema = &t->job.schema;
+    if (eni_dataset_open(&data, &t->dataset) != EN_OK) return 0;
+    if (eni_device_open("ref", "", 1, &t->device) != EN_OK) return 0;
+    if (en_model_new(schema, t->device.ops, t->device.ctx, NULL, &t->model) != EN_OK) return 0;
+    t->init = calloc(schema->count, sizeof *t->init);
+    t->x = calloc(64 * t->dataset->sample_floats, sizeof *t->x);
+    t->target = calloc(64, eni_dataset_target_bytes(t->dataset));
+    en_schema_init_param(schema, (uint64_t)t->config.seed, t->init);
+    return schema->ntensors <= TENSORS_MAX;
+}
+
+static en_status join(trainee *t, char **settings, int n)
+{
+    const en_schema *schema = &t->job.schema;
+    en_rank_tensor tensors[TENSORS_MAX];
+    memset(tensors, 0, sizeof tensors);
+    for (uint32_t i = 0; i < schema->ntensors; i++) {
+        const en_model_tensor *from = &schema->tensors[i];
+        tensors[i] =
+            (en_rank_tensor){.size = sizeof *tensors, .name = from->name, .initial = t->init + from->offset};
+        for (uint32_t d = 0; d < from->ndim; d++)
+            tensors[i].shape[d] = (uint64_t)from->shape[d];
+    }
+    const en_rank_options options = {.abi = EN_RANK_ABI,
+                                     .size = sizeof options,
+                                     .flags = EN_RANK_ENVIRONMENT | EN_RANK_HAS_ACCURACY |
+                                              (strcmp(t->how, "reads") == 0   ? EN_RANK_READS_WEIGHTS
+                                               : strcmp(t->how, "steps") == 0 ? EN_RANK_STEPS_ITSELF
+                                                                              : 0u),
+                                     .ntensors = schema->ntensors,
+                                     .tensors = tensors,
+                                     .train_samples = 103,
+                                     .model = "mlp"};
+    return en_rank_open(&options, (const char *const *)settings, (size_t)n, &t->rank);
+}
+
+static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
+{
+    const trainee *t = user;
+    en_status st = EN_OK;
+    for (uint32_t i = first + n; i > first && st == EN_OK; i--)
+        st = en_rank_ready(t->rank, i - 1);
+    return st;
+}
+
+/* After: its tensors are ready after backward, in the order of forward. */
+static en_status step(trainee *t, const en_rank_batch *b)
+{
+    const en_schema *schema = &t->job.schema;
+    const bool is_after = strcmp(t->how, "after") == 0;
+    float *param = en_rank_weights(t->rank, 0), *grad = en_rank_gradient(t->rank, 0);
+    en_score score = {0};
+    if (b->count > 0) {
+        const en_batch batch = {.n = (int64_t)b->count, .x = t->x, .target = t->target};
+        eni_dataset_gather(t->dataset, ENI_TRAIN, b->epoch, b->samples, b->count, t->x, t->target);
+        if (strcmp(t->how, "writes") == 0) param[0] = param[0] + 0.0f; /* in memory that is mapped: SIGSEGV */
+        if (en_model_forward(t->model, param, NULL, &batch) != EN_OK) return EN_EBUG;
+        const en_status st = en_model_backward(t->model, param, grad, is_after ? NULL : on_grad_ready, t);
+        if (st != EN_OK) return st;
+        for (uint32_t i = 0; is_after && i < schema->ntensors; i++)
+            if (en_rank_ready(t->rank, i) != EN_OK) return EN_EBUG;
+        if (en_model_result(t->model, &score) != EN_OK) return EN_EBUG;
+    }
+    const en_rank_score told = {.size = sizeof told,
+                                .loss = score.loss,
+                                .accuracy = b->count > 0 ? (double)score.correct / (double)b->count : 0};
+    const en_status st = en_rank_finish(t->rank, &told);
+    const float lr = (float)en_rank_about(t->rank)->lr;
+    const bool has_mean = ++t->nfinished % t->accumulate == 0;
+    for (uint64_t i = 0; st == EN_OK && has_mean && strcmp(t->how, "steps") == 0 && i < schema->count; i++)
+        param[i] = param[i] - lr * grad[i];
+    return st;
+}
+
+static en_status train(trainee *t)
+{
+    en_rank_batch batch;
+    en_status st;
+    while ((st = en_rank_next(t->rank, &batch)) == EN_OK &&
+           (st = en_rank_begin(t->rank, batch.count)) == EN_OK)
+        if ((st = step(t, &batch)) != EN_OK) return st;
+    return st == EN_ESTOP ? en_rank_end(t->rank) : st;
+}
+
+int main(int argc, char **argv)
+{
+    trainee t = {.how = argc > 1 ? argv[1] : "", .accumulate = 1};
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "accumulate=", 11) == 0) t.accumulate = atoi(argv[i] + 11);
+    if (argc < 2 || !open_network(&t)) return 2;
+    en_status st = join(&t, argv + 2, argc - 2);
+    for (uint32_t i = 0; st == EN_OK && i < t.job.schema.ntensors; i++)
+        if (en_rank_weights(t.rank, i) != en_rank_weights(t.rank, 0) + t.job.schema.tensors[i].offset)
+            st = EN_EBUG;
+    if (st == EN_OK) st = train(&t);
+    en_rank_close(t.rank);
+    en_model_free(t.model);
+    eni_device_close(&t.device);
+    eni_dataset_close(t.dataset);
+    en_schema_fini(&t.job.schema);
+    eni_config_fini(&t.config);
+    free(t.init);
+    free(t.x);
+    free(t.target);
+    if (st != EN_OK) fprintf(stderr, "ended with %d: %s\n", st, en_status_str(st));
+    return st == EN_OK ? 0 : 1;
+}
