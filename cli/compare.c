@@ -650,7 +650,7 @@ static en_status start(comparison *c, pool *p, const planned *t)
         place++;
     EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
     en_status st = set_run(c, &run, t->setting, t->seed, t->dir, 0);
-    if (st == EN_OK) st = eni_simulation_start(&run, &p->simulations[place]);
+    if (st == EN_OK) st = eni_simulation_start(&run, place, p->n, &p->simulations[place]);
     eni_config_fini(&run);
     p->runs[place] = *t;
     p->nrunning += st == EN_OK;
