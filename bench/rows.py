@@ -407,6 +407,28 @@ def fetch(tools):
             Pick("both", "curl_mb_s"), at_least=0.8)], deadline_s=300)
 
 
+def virtual(tools):
+    """Many ranks in virtual time. Seconds are of one core, so that a machine that others use does not count."""
+    def ours(*flags):
+        return [tools.bench("virtual"), "--json", "--compute=exp:10ms"] + list(flags)
+
+    one_bucket = "--bucket-cap=67108864"
+    programs = {"begun": ours("--strategy=ps-async", "-n", 10000, "--elements=48", "--steps=1"),
+                "async": ours("--strategy=ps-async", "-n", 6174, "--elements=1729", "--steps=17", one_bucket),
+                "ssp": ours("--strategy=ssp:bound=3", "-n", 10000, "--elements=10000", "--steps=50", "--lr=1e-6", one_bucket),
+                "ring": ours("--strategy=ring", "-n", 4000, "--elements=1729", "--steps=20", one_bucket),
+                "mlp": ours("--strategy=ps-async", "-n", 64, "--model=mlp", "--steps=60")}
+    return Experiment("virtual", programs, [
+        Row("virtual: a rank that has not written, 48 elements", Pick("begun", "rank_kb"), "KB", at_most=24),
+        Row("virtual: 6,174 ranks, 1,729 floats, 105,000 gradients, ps-async", Pick("async", "seconds"), "s", at_most=20),
+        Row("virtual: memory of these 6,174 ranks", Pick("async", "mb"), "MB", at_most=1024),
+        Row("virtual: 10,000 ranks x 50 steps of ssp, 10,000 floats", Pick("ssp", "seconds"), "s", at_most=60),
+        Row("virtual: memory of these 10,000 ranks", Pick("ssp", "mb"), "MB"),
+        Row("virtual: 4,000 ranks x 20 steps of ring, 1,729 floats", Pick("ring", "seconds"), "s"),
+        Row("virtual: mlp, 64 ranks, ps-async, beside gradients, means and steps", Pick("mlp", "overhead"), "x", at_most=1.1),
+        Row("virtual: mlp, 64 ranks, ps-async, beside gradients", Pick("mlp", "beside_gradients"), "x")], deadline_s=200)
+
+
 def predict(tools):
     """The test set over two processes compared with one: they share only memory bandwidth and a counter."""
     models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
@@ -458,5 +480,5 @@ def experiments(tools):
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), bf16(tools, 1), bf16(tools, 2), resnet_two(tools),
         pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
-        restart(tools), join(tools), fetch(tools),
+        restart(tools), join(tools), fetch(tools), virtual(tools),
     ]

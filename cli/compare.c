@@ -16,6 +16,7 @@
 #include "cli/compare_past.h"
 #include "cli/launcher/launch.h"
 #include "cli/launcher/live.h"
+#include "cli/simulations.h"
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "core/files.h"
@@ -26,6 +27,7 @@
 #include "core/signals.h"
 #include "core/try.h"
 #include "data/dataset.h"
+#include "ops/device.h"
 #include "report/comparisons.h"
 #include "report/report.h"
 #include "report/report_study.h"
@@ -33,12 +35,20 @@
 #include "runtime/net/host_info.h"
 #include "runtime/spec/strategies.h"
 
-enum { MAX_ARMS = 16, MAX_SETTINGS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
+enum {
+    REAL_WORKERS = 1024,
+    MAX_ARMS = 16,
+    MAX_SETTINGS = 4,
+    HOLDOUT = 5000,
+    LABEL_BYTES = 64,
+    LIST_BYTES = 1024
+};
 
 typedef struct comparison {
     const eni_command_context *context;
     const char *dir;
     int narms, nsettings, nseeds;
+    bool is_virtual;       /* --virtual */
     eni_config base;       /* the configuration that all arms begin with: as given, without the stragglers */
     char slow[LIST_BYTES]; /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* of their runs, with the first seed */
@@ -117,12 +127,15 @@ static en_status check_strategy(comparison *c, int arm)
     c->is_alone[arm] = (strategy->flags & EN_ALONE) != 0;
     if (c->is_alone[arm]) make_baseline(c->base.workers, &c->arm[arm]);
     EN_TRY(eni_options_check(strategy, eni_spec_options(c->arm[arm].strategy)));
-    return eni_servers_check(&c->arm[arm], strategy);
+    return c->is_virtual ? EN_OK : eni_servers_check(&c->arm[arm], strategy);
 }
 
 /* The same for devices; each is checked once. */
 static en_status check_gpu(const comparison *c, const eni_config *run)
 {
+    if (c->is_virtual && eni_device_is_gpu(run->device))
+        return eni_fail(EN_EINVAL, "compare",
+                        "--device=%s: virtual time computes on the processor; give cpu or ref", run->device);
     for (const eni_config *other = c->arm; other < run; other++)
         if (strcmp(other->device, run->device) == 0 && other->workers == run->workers &&
             eni_config_ndevices(other) == eni_config_ndevices(run) && other->gpu_sharing == run->gpu_sharing)
@@ -182,7 +195,11 @@ static en_status make_base(comparison *c)
     EN_TRY(eni_config_copy(c->context->config, &c->base));
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
-    c->base.program = ENI_RUN;
+    EN_TRY(eni_config_become(&c->base, c->is_virtual ? ENI_SIM : ENI_RUN));
+    if (c->is_virtual) {
+        EN_TRY(eni_config_set(&c->base, "model", c->context->config->model, "--model"));
+        EN_TRY(eni_config_resolve(&c->base)); /* a network has defaults of its own */
+    }
     c->base.overwrite = true; /* the lock on the study's folder covers those of its runs */
     eni_free(c->base.resume);
     c->base.resume = NULL;
@@ -330,6 +347,10 @@ static en_status collect(comparison *c)
     if (config->target <= 0)
         return eni_fail(EN_EINVAL, "compare",
                         "--target=0: arms are compared by the time to a target; give a percentage above 0");
+    if (!c->is_virtual && (eni_config_is_given(config, "compute") || config->workers > REAL_WORKERS))
+        return eni_fail(EN_EINVAL, "compare",
+                        "%s is for runs in virtual time; give --virtual too, or omit it",
+                        config->workers > REAL_WORKERS ? "-n above 1024" : "--compute");
     EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
@@ -395,6 +416,7 @@ static en_status describe(comparison *c)
     json_object_set_new(c->json, "plan", describe_plan(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
+    if (c->is_virtual) json_object_set_new(c->json, "simulated", json_true());
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
 }
 
@@ -472,40 +494,60 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
     return st;
 }
 
-/* A failed run is recorded and costs no other run. A repeated one counts once all arms have been repeated. */
-static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
+/* A run of the plan. */
+typedef struct planned {
+    int setting, arm, seed, order;
+    bool is_again;
+    char dir[1024], relative[160], started[32];
+} planned;
+
+static planned make_run_of(comparison *c, int setting, int arm, int seed, bool is_again)
 {
-    char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
-    eni_launch_outcome outcome = {NAN, -1, ""};
-    int64_t seed_value = eni_config_seed(c->context->config, seed);
-    file_name(c->label[arm], label, sizeof label);
-    snprintf(name, sizeof name, "%s-%s-s%lld%s", c->setting[setting], label, (long long)seed_value,
-             is_again ? "-again" : "");
-    snprintf(relative, sizeof relative, "runs/%s", name);
-    snprintf(dir, sizeof dir, "%s/%s", c->dir, relative);
+    planned t = {.setting = setting, .arm = arm, .seed = seed, .order = c->order++, .is_again = is_again};
+    char label[LABEL_BYTES];
     time_t now = time(NULL);
     struct tm utc;
-    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    eni_live_begin(&c->live, c->line[setting][arm]);
-    const en_status st = train(c, setting, arm, seed, dir, &outcome);
+    file_name(c->label[arm], label, sizeof label);
+    snprintf(t.relative, sizeof t.relative, "runs/%s-%s-s%lld%s", c->setting[setting], label,
+             (long long)eni_config_seed(c->context->config, seed), is_again ? "-again" : "");
+    snprintf(t.dir, sizeof t.dir, "%.800s/%s", c->dir, t.relative);
+    strftime(t.started, sizeof t.started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    return t;
+}
+
+/* A failed run is recorded and costs no other run. A repeated one counts once all arms have been repeated. */
+static en_status record(comparison *c, const planned *t, en_status st, eni_launch_outcome *outcome)
+{
     /* the user's signal, which ends the comparison; not a run that was ended alone */
     const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
-    if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[setting], "arm",
-                              c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
-                              c->order++, "started", started, "exit", st == EN_OK ? 0 : 1);
-    eni_json_set_number(entry, "outside", outcome.outside);
-    eni_json_set_number(entry, "load", outcome.load >= 0 ? outcome.load : NAN);
-    if (outcome.cause[0] != 0) json_object_set_new(entry, "cause", json_string(outcome.cause));
-    if (is_again) json_object_update_new(entry, json_pack("{s:b, s:b}", "again", 1, "replaced", 1));
+    if (has_to_end) snprintf(outcome->cause, sizeof outcome->cause, "interrupted");
+    json_t *entry =
+        json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[t->setting], "arm",
+                  c->label[t->arm], "seed", (json_int_t)eni_config_seed(c->context->config, t->seed), "dir",
+                  t->relative, "order", t->order, "started", t->started, "exit", st == EN_OK ? 0 : 1);
+    if (!c->is_virtual) {
+        eni_json_set_number(entry, "outside", outcome->outside);
+        eni_json_set_number(entry, "load", outcome->load >= 0 ? outcome->load : NAN);
+    }
+    if (outcome->cause[0] != 0) json_object_set_new(entry, "cause", json_string(outcome->cause));
+    if (t->is_again) json_object_update_new(entry, json_pack("{s:b, s:b}", "again", 1, "replaced", 1));
     json_array_append_new(c->runs, entry);
-    if (st == EN_OK) show_outcome(c, dir);
+    if (st == EN_OK) show_outcome(c, t->dir);
     EN_TRY(write_index(c));
     if (st == EN_OK) return EN_OK;
     if (has_to_end) return EN_EINTR;
-    eni_warn("compare", "%s failed%s; the comparison goes on", relative,
-             outcome.cause[0] != 0 ? "" : ", cause unknown");
+    eni_warn("compare", "%s failed%s; the comparison goes on", t->relative,
+             outcome->cause[0] != 0 ? "" : ", cause unknown");
     return EN_OK;
+}
+
+static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
+{
+    const planned t = make_run_of(c, setting, arm, seed, is_again);
+    eni_launch_outcome outcome = {NAN, -1, ""};
+    eni_live_begin(&c->live, c->line[setting][arm]);
+    const en_status st = train(c, setting, arm, seed, t.dir, &outcome);
+    return record(c, &t, st, &outcome);
 }
 
 /* The run that is recorded; NULL: not yet. */
@@ -592,6 +634,61 @@ static en_status run_all(comparison *c)
     return EN_OK;
 }
 
+/* ---- in virtual time: several at once ---- */
+
+typedef struct pool {
+    eni_simulation simulations[ENI_SIMULATIONS_MAX];
+    planned runs[ENI_SIMULATIONS_MAX];
+    int n, nrunning;
+} pool;
+
+static en_status start(comparison *c, pool *p, const planned *t)
+{
+    int place = 0;
+    eni_config run;
+    while (p->simulations[place].pid != 0)
+        place++;
+    EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
+    en_status st = set_run(c, &run, t->setting, t->seed, t->dir, 0);
+    if (st == EN_OK) st = eni_simulation_start(&run, &p->simulations[place]);
+    eni_config_fini(&run);
+    p->runs[place] = *t;
+    p->nrunning += st == EN_OK;
+    return st;
+}
+
+static en_status finish_one(comparison *c, pool *p)
+{
+    eni_launch_outcome outcome = {NAN, -1, ""};
+    int place = 0;
+    EN_TRY(eni_simulations_wait(p->simulations, p->n, c->context->signal_fd, &place, outcome.cause));
+    const planned *t = &p->runs[place];
+    p->nrunning--;
+    eni_live_begin(&c->live, c->line[t->setting][t->arm]);
+    c->live.line[c->live.active].now.loss = NAN; /* not followed */
+    return record(c, t, outcome.cause[0] == 0 ? EN_OK : EN_EPEER, &outcome);
+}
+
+/* In the order of real runs, as many at once as there are cores for their threads. */
+static en_status simulate_all(comparison *c)
+{
+    const int64_t threads = c->base.threads > 0 ? c->base.threads : 1, most = eni_host_info_cores() / threads;
+    pool p = {.n = most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? (int)most : ENI_SIMULATIONS_MAX};
+    en_status st = EN_OK;
+    for (turn at = before_all; st == EN_OK && next_turn(c, &at);)
+        for (int i = 0; st == EN_OK && i < c->narms; i++) {
+            const int arm = (i + at.seed + at.setting) % c->narms;
+            if (find_run(c, at.setting, arm, at.seed, false) != NULL) continue;
+            if (p.nrunning == p.n) st = finish_one(c, &p);
+            const planned t = make_run_of(c, at.setting, arm, at.seed, false);
+            if (st == EN_OK) st = start(c, &p, &t);
+        }
+    while (st == EN_OK && p.nrunning > 0)
+        st = finish_one(c, &p);
+    eni_simulations_end(p.simulations, p.n);
+    return st;
+}
+
 /* Counts the failed runs among those that count, and names the first: "even-ring-s1". */
 static int count_failed(const comparison *c, const char **first_out)
 {
@@ -624,7 +721,7 @@ static en_status report_end(const comparison *c, en_status st)
 /* Whether runs are missing or to be repeated. */
 static bool lacks_runs(const comparison *c)
 {
-    const bool may_repeat = c->context->config->retry_busy;
+    const bool may_repeat = c->context->config->retry_busy && !c->is_virtual;
     for (turn at = before_all; next_turn(c, &at);)
         if (lacks_some(c, at.setting, at.seed, false) ||
             (may_repeat && was_busy(c, at.setting, at.seed) && lacks_some(c, at.setting, at.seed, true)))
@@ -661,15 +758,16 @@ en_status eni_command_compare(const eni_command_context *context)
     comparison *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
     c->context = context;
+    c->is_virtual = context->config->is_virtual;
     c->dir = context->config->out != NULL ? context->config->out : "compare";
     c->out_fd = -1;
     eni_live_init(&c->live, context->config->quiet);
     en_status st = collect(c);
     if (st == EN_OK) st = begin(c);
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
-    if (st == EN_OK) eni_live_network(context->config, "");
+    if (st == EN_OK && !c->is_virtual) eni_live_network(context->config, "");
     fflush(stdout);
-    if (st == EN_OK) st = run_all(c);
+    if (st == EN_OK) st = c->is_virtual ? simulate_all(c) : run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     st = report_end(c, st);

@@ -221,21 +221,27 @@ en_status eni_command_data(const eni_command_context *context)
     return EN_OK;
 }
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat one, other;
+    return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
 /* Refuses to write the report of one study into the folder of another. */
-static en_status check_report_folder(const char *dir, const char *out)
+static en_status check_report_folder(const eni_list *dirs, const char *out)
 {
     static const char *const files[] = {"compare.json", "result.json"};
     char path[4200];
-    struct stat from, to;
     EN_TRY(eni_folder_check("--out", out));
-    if (stat(dir, &from) == 0 && stat(out, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
-        return EN_OK;
+    for (int i = 0; i < dirs->count; i++)
+        if (is_same_folder(dirs->item[i], out)) return EN_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "%s/%s", out, files[i]);
         if (access(path, F_OK) != 0) continue;
         return eni_fail(EN_EINVAL, "report",
                         "--out=%s contains a %s: the report of %s would replace its own; name another folder",
-                        out, files[i], dir);
+                        out, files[i], dirs->item[0]);
     }
     return EN_OK;
 }
@@ -244,11 +250,18 @@ en_status eni_command_report(const eni_command_context *context)
 {
     static const int figures[] = {[ENI_FIGURES_PDF] = ENI_REPORT_PDF, [ENI_FIGURES_PNG] = ENI_REPORT_PNG};
     const eni_config *c = context->config;
-    const char *dir = c->args.item[0], *out = c->out == NULL ? dir : c->out;
+    const eni_list *dirs = &c->args;
+    const char *out = c->out == NULL ? dirs->item[0] : c->out;
     const int extras =
         (c->csv ? ENI_REPORT_CSV : 0) | (c->latex ? ENI_REPORT_LATEX : 0) | figures[c->figures];
-    if (c->out != NULL) EN_TRY(check_report_folder(dir, out));
-    EN_TRY(eni_report(dir, out, c->target / 100, stdout, extras));
+    for (int i = 0; i < dirs->count; i++)
+        for (int k = 0; k < i; k++)
+            if (is_same_folder(dirs->item[i], dirs->item[k]))
+                return eni_fail(EN_EINVAL, "report", "%s is given twice; give each folder once",
+                                dirs->item[i]);
+    if (c->out != NULL) EN_TRY(check_report_folder(dirs, out));
+    EN_TRY(eni_report_all((const char *const *)dirs->item, (size_t)dirs->count, out, c->target / 100, stdout,
+                          extras));
     printf("\nThe report: %s/report.html\n", out);
     if (c->latex) printf("The table: %s/table.tex\n", out);
     if (c->csv) printf("The numbers: %s/table.csv, comparisons.csv and runs.csv\n", out);

@@ -365,11 +365,33 @@ en_status eni_config_resolve(eni_config *config)
 /* ---- an arm of a comparison: a strategy, its options, and keys of the run in one text ------------------ */
 
 /* Keys that an arm may set: those of `entrain run`, except those that the comparison itself sets. */
-static int find_arm_key(const char *name, size_t length)
+static int find_arm_key(eni_program program, const char *name, size_t length)
 {
-    const int k = eni_key_find(name, length);
-    return k >= 0 && eni_key_applies(&eni_keys[k], ENI_RUN) && (eni_keys[k].flags & ENI_KEY_STUDY) == 0 ? k
+    const int k = eni_key_find_for(program, name, length);
+    return k >= 0 && eni_key_applies(&eni_keys[k], program) && (eni_keys[k].flags & ENI_KEY_STUDY) == 0 ? k
                                                                                                         : -1;
+}
+
+en_status eni_config_become(eni_config *config, eni_program program)
+{
+    char word[64];
+    const eni_program study = config->program;
+    config->program = program;
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        const int own_row = eni_key_find_for(study, key->name, strlen(key->name));
+        if (eni_key_applies(key, program) && eni_keys[own_row].offset == key->offset)
+            config->origin[k] = config->origin[own_row]; /* a key may have a row for each program */
+        const bool is_of_runs = eni_key_applies(key, ENI_RUN) && !(key->flags & ENI_KEY_STUDY);
+        if (is_of_runs && config->origin[k] == ENI_FROM_FLAG && !eni_key_applies(key, program))
+            return eni_config_refuse(
+                "--%s: with --virtual the runs have no processes, sockets or checkpoints; omit it",
+                key->name);
+        const char *own = eni_key_fallback(key, program, word);
+        if (own == word && config->origin[k] == ENI_FROM_DEFAULT && eni_key_applies(key, program))
+            EN_TRY(eni_key_set(config, k, own, key->name, ENI_FROM_DEFAULT));
+    }
+    return EN_OK;
 }
 
 /* Sets the run's keys in "a=1,b=2" and appends all other parts to `spec`, which is large enough. */
@@ -380,7 +402,7 @@ static en_status split_options(eni_config *run, char *options, const char *place
         end = part + strcspn(part, ",");
         if (*end != '\0') *end++ = '\0';
         char *equals = strchr(part, '=');
-        int k = equals == NULL ? -1 : find_arm_key(part, (size_t)(equals - part));
+        int k = equals == NULL ? -1 : find_arm_key(run->program, part, (size_t)(equals - part));
         if (k < 0) {
             size_t length = strlen(spec);
             spec[length] = mark;
@@ -428,7 +450,7 @@ en_status eni_config_arm(const eni_config *base, const char *text, eni_config *r
     char *spec = eni_alloc(strlen(arm) + 2), *options = eni_strdup(eni_spec_options(arm));
     en_status st = spec == NULL || options == NULL ? EN_ENOMEM : eni_config_copy(base, &run);
     if (st != EN_OK) goto free_spec;
-    run.program = ENI_RUN;
+    if (base->program != ENI_SIM) run.program = ENI_RUN;
     snprintf(place, sizeof place, "--arm=%.200s", text);
     memcpy(spec, arm, eni_spec_head(arm));
     EN_TRY_GOTO(split_options(&run, options, place, spec), fini_run);

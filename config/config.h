@@ -80,7 +80,7 @@ typedef struct eni_list {
     int count;
 } eni_list;
 
-enum { ENI_CONFIG_KEYS_MAX = 160 };
+enum { ENI_CONFIG_KEYS_MAX = 192 };
 
 typedef struct eni_config {
     /* training */
@@ -209,6 +209,7 @@ typedef struct eni_config {
     char *primary;       /* "even:1:2": the comparison tested by itself; NULL: none */
     char *baseline;      /* "ring": the arm compared with all others; NULL: all pairs */
     bool retry_busy;     /* seeds disturbed by other processes are repeated, once */
+    bool is_virtual;     /* every run is one of `entrain sim` */
     bool csv, latex;
     bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
@@ -253,10 +254,14 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
 /* Whether the user gave the key by flag, file or environment (not a default); false for an unknown key. */
 bool eni_config_is_given(const eni_config *config, const char *key);
 
-/* Makes one arm of a comparison: `base` as a run, with the strategy and the keys in `text`. The part after the ':' is split at
+/* Makes one arm of a comparison: `base` as a run (of `entrain sim` if it is one, else of `entrain run`), with the strategy and the keys in `text`. The part after the ':' is split at
  * commas: known keys of `entrain run` (lr=0.005) are set, all others are options of the strategy and stay in ->strategy
  * ("ssp:bound=2"). A name may precede it, "tuned=ring:lr=0.1". The caller finis run_out. EN_EINVAL, logged. */
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
+
+/* Makes the configuration of a study that of one of its runs, by `program` (ENI_RUN, ENI_SIM), with the program's own defaults.
+ * EN_EINVAL, logged: a flag was given that its runs do not have. */
+en_status eni_config_become(eni_config *config, eni_program program);
 
 /* Whether the text of the arm itself gave the key. */
 bool eni_config_is_of_arm(const eni_config *run, const char *key);

@@ -191,7 +191,7 @@ static const char *check_normalize(const char *text)
 static const char *check_seed(const char *text)
 {
     int64_t seed;
-    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, such as 1,2,3";
+    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, such as 1,2,3 or 1..3";
 }
 
 static const char *check_setting(const char *text)
@@ -458,9 +458,11 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1000000, "N", C, STUDY | FIRST, "one per GPU with --device=cuda; else 2",
+        "workers, started on this host (at most 1024); with --virtual, simulated ones"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one per GPU with --device=cuda; else 2, 1 with the strategy solo",
-        "workers; run, compare and check start them on this host; join adds this many"),
+        "workers; run and check start them on this host; join adds this many"),
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 1000000, "N", V, STUDY | FIRST, NULL,
         "simulated workers"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
@@ -544,8 +546,8 @@ const eni_key eni_keys[] = {
          "an arm to compare: a strategy with its options and with flags of the run, optionally named; repeat it for each arm"),
     LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | FIRST, "none",
          "shorthand for one --arm per name"),
-    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
-         "every arm runs once per seed"),
+    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | ENI_KEY_RANGES | FIRST, "--seed",
+         "every arm runs once per seed: 1,2,3 or 1..3"),
     LIST("settings", NULL, settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
          "the settings to compare in: even, and slow (rank 1 slowed 3x, or as --straggler says); slow@1: slow with the first seed only"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
@@ -558,6 +560,8 @@ const eni_key eni_keys[] = {
          "the one comparison that is tested by itself and listed first; arms numbered from 1: even:1:2"),
     TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: all pairs of arms",
          "the arm to compare all others with: fewer comparisons, which need fewer seeds"),
+    BOOL("virtual", NULL, is_virtual, "off", C, FIRST, NULL,
+         "every run is one of `entrain sim`: in virtual time, with many workers, several runs at once"),
     BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,
          "at the end, repeat once, with all arms, each seed during which other processes used the machine"),
 
@@ -588,8 +592,10 @@ const eni_key eni_keys[] = {
          "or machines=.., which the ranks of a machine (--local-size) share"),
     TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
          "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
-    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, FIRST, "the order of virtual time",
+    TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, 0, "the order of virtual time",
          "play the order of a run with --record-order and this --out: the same weights"),
+    TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, C, 0, NULL,
+         "with --virtual: how long a gradient takes, as `entrain sim --help` lists it"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks at the start",
          "when a rank joins, if the strategy claims micro-batches; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
@@ -692,8 +698,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
         {"entrain check", "[FLAG ..]",
          "Checks that processes can communicate: one all-reduce and one push-pull with a known sum.", 0, 0,
          ""},
-    [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from the files of runs.", 1, 1,
-                    ""},
+    [ENI_REPORT] =
+        {"entrain report", "FOLDER [FOLDER ..] [FLAG ..]",
+         "Makes report.html from the files of runs; of several folders in the first one, or in --out.", 1, 8,
+         ""},
     [ENI_STRATEGIES] = {"entrain strategies", "[NAME|FILE.so ..]",
                         "Lists strategies with options and papers.", 0, 64, ""},
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},

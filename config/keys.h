@@ -28,6 +28,7 @@ enum {
     ENI_KEY_FROM_ENV = 16, /* the environment may set it: always passed to children */
     ENI_KEY_CALL = 128,    /* about this call's outputs: not in config.yaml */
     ENI_KEY_COMMON = 512,  /* on the first page of --help */
+    ENI_KEY_RANGES = 1024, /* a list: "1..7" is seven items */
     ENI_KEY_STUDY = 256    /* not for arms of a comparison, which sets it itself or has no use for it */
 };
 

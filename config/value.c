@@ -159,6 +159,22 @@ static en_status add_item(const eni_key *key, const char *item, const char *plac
     return eni_list_add(list, item);
 }
 
+/* "1..7" as 1, 2, .. 7, if it is a range. */
+static en_status add_items(const eni_key *key, const char *item, const char *place, eni_list *list)
+{
+    const char *dots = (key->flags & ENI_KEY_RANGES) != 0 ? strstr(item, "..") : NULL;
+    int64_t low, high;
+    char number[24];
+    snprintf(number, sizeof number, "%.*s", dots == NULL ? 0 : (int)(dots - item), item);
+    if (dots == NULL || !eni_parse_i64(number, &low) || !eni_parse_i64(dots + 2, &high) || low > high)
+        return add_item(key, item, place, list);
+    for (int64_t value = low; value <= high; value++) {
+        snprintf(number, sizeof number, "%" PRId64, value);
+        EN_TRY(add_item(key, number, place, list));
+    }
+    return EN_OK;
+}
+
 static en_status set_list(const eni_key *key, const char *value, const char *place, eni_list *list)
 {
     if ((key->flags & ENI_KEY_COMMAS) == 0) return add_item(key, value, place, list);
@@ -169,7 +185,7 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
         end = item + strcspn(item, ",");
         bool is_last = *end == '\0';
         *end = '\0';
-        st = add_item(key, item, place, list);
+        st = add_items(key, item, place, list);
         if (is_last) break;
     }
     eni_free(copy);

@@ -53,6 +53,7 @@ struct en_rank {
     uint64_t nhanded, nbegun;
     uint64_t next_micro; /* if they are assigned */
     bool is_last;        /* no more batches */
+    bool is_stepping;    /* EN_RANK_STEPS_ITSELF: the program may step until it calls begin or end */
     eni_sampler *sampler;
     uint32_t *samples; /* (batch) of the batch handed out last */
 
@@ -271,12 +272,35 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     return eni_schema_digest(s, self->rank.job.schema_sha256);
 }
 
+/* Whether the program's own optimizer can run. */
+static en_status check_steps(const en_rank *self)
+{
+    const en_strategy *strategy = self->rank.job.strategy;
+    const uint32_t flags = self->given.flags & (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS);
+    if (flags == (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS))
+        return eni_fail(EN_EINVAL, "rank",
+                        "a program that steps itself writes its weights: omit EN_RANK_READS_WEIGHTS");
+    if (flags != EN_RANK_STEPS_ITSELF) return EN_OK;
+    if ((strategy->flags & (EN_SHARED_PARAMS | EN_ALONE)) == 0)
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "%s does more than to hand the mean gradient to the ranks, so a program cannot step itself: give "
+            "strategy=ring or solo, or omit EN_RANK_STEPS_ITSELF",
+            strategy->name);
+    if (self->config.checkpoint_every == 0 && self->config.resume == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank",
+                    "checkpoint-every and resume: a checkpoint lacks the state of the program's own "
+                    "optimizer; omit them, "
+                    "or EN_RANK_STEPS_ITSELF");
+}
+
 static void describe(en_rank *self)
 {
     eni_trainer *t = &self->rank.trainer;
     *t = (eni_trainer){.ops = self->given.evaluate != NULL ? &ops : &ops_unjudged, .self = self};
     t->reads_arena = true;
     t->writes_arena = (self->given.flags & EN_RANK_READS_WEIGHTS) == 0;
+    t->steps_itself = (self->given.flags & EN_RANK_STEPS_ITSELF) != 0;
     t->about = (eni_about){.model = self->model,
                            .data = self->data,
                            .has_accuracy = (self->given.flags & EN_RANK_HAS_ACCURACY) != 0,
@@ -298,6 +322,7 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_open(rank, &self->config, plugins));
     if ((self->given.flags & EN_RANK_ENVIRONMENT) == 0)
         (void)eni_env_runtime_dir_in(NULL, rank->asked.private_folder, sizeof rank->asked.private_folder);
+    EN_TRY(check_steps(self));
     EN_TRY(take_schema(self, o));
     EN_TRY(eni_job_check(rank, &self->config));
     describe(self);
@@ -512,9 +537,18 @@ en_status en_rank_next(en_rank *rank, en_rank_batch *batch_out)
 
 /* ---- steps ---- */
 
+/* The program has stepped. */
+static en_status end_step(en_rank *self)
+{
+    const bool is_stepping = self->is_stepping;
+    self->is_stepping = false;
+    return is_stepping ? eni_run_stepped(&self->run) : EN_OK;
+}
+
 static en_status begin(en_rank *self, const eni_micro *micro)
 {
     eni_step_run *run = &self->run;
+    EN_TRY(end_step(self));
     if (self->part == 0) {
         EN_TRY(eni_run_enter(&self->rank, run));
         run->begin_ns = self->idle_ns; /* the program has read data since */
@@ -601,7 +635,9 @@ static en_status finish(en_rank *self, const en_rank_score *score)
         EN_TRY(eni_step_begin(run, self->nsamples, (int)rank->job.accumulate));
     }
     EN_TRY(eni_step_submit(run, rank->job.buckets->n));
-    return eni_run_finish(run);
+    EN_TRY(eni_run_finish(run));
+    self->is_stepping = rank->trainer.steps_itself;
+    return EN_OK;
 }
 
 en_status en_rank_finish(en_rank *rank, const en_rank_score *score)
@@ -626,7 +662,8 @@ en_status en_rank_end(en_rank *rank)
     if (!is_over)
         return refuse(rank, "end",
                       "the run has steps left: go on until EN_ESTOP, or call en_rank_stop before");
-    en_status st = eni_run_end(&rank->rank, EN_ESTOP);
+    en_status st = end_step(rank);
+    if (st == EN_OK) st = eni_run_end(&rank->rank, EN_ESTOP);
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;

@@ -497,6 +497,7 @@ en_status eni_rank_start(eni_rank *self)
                               .has_own_groups = self->has_own_groups,
                               .client = self->exchange.client,
                               .has_store = eni_rank_has_store(self),
+                              .steps_outside = self->trainer.steps_itself,
                               .optimizer = self->job.optimizer,
                               .hyper = self->job.hyper,
                               .schedule = self->job.schedule,

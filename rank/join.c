@@ -285,7 +285,9 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", self->saving.asked.every));
     EN_TRY(eni_run_spec_add(spec, "resume",
                             self->saving.is_resumed ? self->saving.past.digest : "from the start"));
-    if (self->trainer.writes_arena) EN_TRY(eni_run_spec_add(spec, "weights", "of each rank"));
+    if (self->trainer.writes_arena)
+        EN_TRY(eni_run_spec_add(spec, "weights",
+                                self->trainer.steps_itself ? "stepped by the program" : "of each rank"));
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 

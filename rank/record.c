@@ -94,6 +94,11 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
     return EN_OK;
 }
 
+void eni_recorder_write_at_once(eni_recorder *recorder)
+{
+    setvbuf(recorder->file, recorder->buffer, _IOLBF, sizeof recorder->buffer);
+}
+
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds)
 {
     char path[1024];

@@ -67,6 +67,9 @@ enum { ENI_RECORDER_ALL = -1 }; /* in place of a rank: metrics-all.jsonl, whose 
 /* Creates DIR/metrics-RANK.jsonl, or continues it (above). Buffered: no system call per step. */
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
+/* Right after it: every line is written as it is added, so that a child made by fork has nothing to write a second time
+ * when it exits. */
+void eni_recorder_write_at_once(eni_recorder *recorder);
 
 /* Truncates the files of ranks from `first` on likewise, for a run resumed with fewer. EN_EIO, logged. */
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds);

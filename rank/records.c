@@ -28,8 +28,11 @@ en_status eni_records_open_metrics(eni_rank *self)
     if (dir == NULL) return EN_OK;
     if (self->world.rank == 0 && self->saving.is_resumed)
         EN_TRY(eni_recorder_cut(dir, self->world.nranks, resumed_samples(self), resumed_seconds(self)));
-    return eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
-                             &self->records.recorder);
+    EN_TRY(eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
+                             &self->records.recorder));
+    if (self->trainer.ops->gradient == NULL)
+        eni_recorder_write_at_once(self->records.recorder); /* a program's */
+    return EN_OK;
 }
 
 static en_status open_trace(eni_rank *self)

@@ -125,6 +125,12 @@ en_status eni_run_finish(eni_step_run *run)
     EN_TRY(trainer->ops->finish != NULL ? trainer->ops->finish(trainer->self, run)
                                         : eni_host_finish(self->exchange.host));
     EN_TRY(eni_step_close(run));
+    return trainer->steps_itself ? EN_OK : eni_run_stepped(run);
+}
+
+en_status eni_run_stepped(const eni_step_run *run)
+{
+    eni_rank *self = run->rank;
     EN_TRY(eni_snapshot_if_due(self, eni_step_samples(run)));
     EN_TRY(eni_save_step(self, eni_step_samples(run)));
     self->step++;

@@ -29,6 +29,8 @@ en_status eni_run_claim(void *rank, uint64_t *micro_batch_out);
 en_status eni_run_begin(eni_rank *self);
 en_status eni_run_enter(eni_rank *self, eni_step_run *run_out);
 en_status eni_run_finish(eni_step_run *run);
+/* Part of eni_run_finish; of a trainer that steps itself the caller's, once it has. */
+en_status eni_run_stepped(const eni_step_run *run);
 
 /* `st`: the status that ended the steps, EN_ESTOP at the end of the budget. Others are returned, once the steps
  * that have arrived are recorded. */

@@ -186,12 +186,13 @@ static bool has_grown(const eni_facts *f, const json_t *result)
 /* Every rank that was slowed down on request, and the effect. */
 static void add_stragglers(const eni_facts *f, json_t *result)
 {
-    json_t *list = json_array();
-    for (int r = 0; r < f->nranks; r++) {
-        const json_t *report = eni_facts_of_rank(f->reports, r),
-                     *asked = json_object_get(report, "straggler_asked");
+    json_t *list = json_array(), *report;
+    size_t i;
+    json_array_foreach(f->reports, i, report)
+    {
+        json_t *asked = json_object_get(report, "straggler_asked");
         if (asked == NULL) continue;
-        json_t *o = json_pack("{s:i, s:O}", "rank", r, "factor", asked);
+        json_t *o = json_pack("{s:O, s:O}", "rank", json_object_get(report, "rank"), "factor", asked);
         json_object_set(o, "factor_measured", json_object_get(report, "straggler_factor"));
         json_object_set(o, "pieces", json_object_get(report, "straggler_pieces"));
         json_object_set(o, "late", json_object_get(report, "straggler_late"));

@@ -108,10 +108,10 @@ typedef struct eni_trainer {
     eni_about about;
 
     /* set by `open` */
-    int late;         /* steps by which loss and hits come after their step: 0 or 1 */
-    bool reads_arena; /* forward reads slot PARAM itself: it may be mapped from elsewhere */
-    bool
-        writes_arena; /* the trainer may write weights, so they are its own: nothing is mapped from elsewhere */
+    int late;          /* steps by which loss and hits come after their step: 0 or 1 */
+    bool reads_arena;  /* forward reads slot PARAM itself: it may be mapped from elsewhere */
+    bool writes_arena; /* it may write weights, so they are its own: nothing is mapped from elsewhere */
+    bool steps_itself; /* runtime/host/host.h: steps_outside */
     /* Samples may turn out not to count (fp16), so nobody knows a step's before it is computed. */
     bool may_drop;
     const char *carrier;  /* of gradients, by `steps`: "nccl", "cuda-ipc"; else NULL */

@@ -21,12 +21,14 @@ const eni_may_differ eni_may_differ_table[] = {
      "data-on-device "
      "transport max-workers insecure state-every server-timeout "
      "server-restarts on-worker-loss elastic max-restarts peer-timeout join-timeout hook-timeout "
+     "compute local-size join leave elements bucket-cap "
      "straggler net eval-every eval-first eval-points target eval-batch-size"},
     {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
-     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
+     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace record-order "
+     "token-file "
      "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
-     "retry-busy "
+     "retry-busy virtual events storm promise json "
      "nnodes node-rank master-addr master-port init-method host-id"}, /* a study runs on one host */
 
     /* ---- facts ---- */
@@ -121,6 +123,7 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
 static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
                        const eni_run *b)
 {
+    if (study->settings[a->setting].study != study->settings[b->setting].study) return false; /* of a page */
     const bool is_made =
         strcmp(name, "data_sha256") == 0 && a->data != NULL && strcmp(a->data, "synthetic") == 0;
     switch (who) {

@@ -217,6 +217,7 @@ void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_
     const eni_study *study = plot->canvas->study;
     char kind[256], title[400];
     eni_study_kind(study, setting, kind, sizeof kind);
+    if (study->settings[setting].simulated != NULL) kind[strcspn(kind, ":")] = 0;
     snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
              arm == NULL ? "" : ", ", study->settings[setting].name, kind);
     eni_plot_label(plot, "%s: %.360s", what, title);

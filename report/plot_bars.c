@@ -22,6 +22,23 @@ static en_status draw_panels(eni_canvas *canvas, double most, const char *absent
     return EN_OK;
 }
 
+/* A picture of many ranks has the first few; the CSV has all. */
+enum { MANY_RANKS = 16, FEW_RANKS = 8 };
+
+static bool is_drawn(const eni_run *run, int rank)
+{
+    return run->workers <= MANY_RANKS || rank < FEW_RANKS;
+}
+
+static void note_many(const eni_canvas *canvas)
+{
+    for (const eni_run *run = NULL; (run = eni_study_next(canvas->study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        if (!(run->workers > MANY_RANKS)) continue;
+        fprintf(canvas->page, "<p class=\"note\">Ranks 0 to %d of each arm.</p>\n", FEW_RANKS - 1);
+        return;
+    }
+}
+
 /* ---- the parts of a step's time, per role -------------------------------------------------------------- */
 
 /* Data, compute, a slow rank's sleep (hatched: it is emulated), exposed exchange, wait, update. A strip along
@@ -99,6 +116,7 @@ static en_status draw_steps(eni_canvas *canvas, size_t setting, double longest)
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nroles; i++) {
+            if (!is_drawn(run, run->roles[i].rank)) continue;
             eni_plot_add_row(&plot, "%s · %s", study->arms[a].name, run->roles[i].name);
             put_phases(&plot, setting, a, run->roles[i].name);
         }
@@ -145,6 +163,7 @@ en_status eni_plot_steps(eni_canvas *canvas)
     if (longest > 0) write_legend(canvas);
     EN_TRY(draw_panels(canvas, longest, "The runs have no times per role.", draw_steps));
     if (!(longest > 0)) return EN_OK;
+    note_many(canvas);
     return eni_csv_write(canvas, "steps",
                          ENI_CSV_RUN
                          ",role,cores,cpu_seconds,data_ns,compute_ns,sleep_ns,exposed_exchange_ns,"
@@ -258,6 +277,7 @@ static en_status draw_shares(eni_canvas *canvas, size_t setting, double most)
         const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nshares; i++) {
             double applied, computed;
+            if (!is_drawn(run, run->shares[i].rank)) continue;
             eni_plot_add_row(&plot, "%s · rank %d", study->arms[a].name, run->shares[i].rank);
             if (share_of(study, setting, a, run->shares[i].rank, &applied, &computed))
                 ENI_PLOT_PUT(&plot, plot.nrows, applied, computed, a + 1);
@@ -283,6 +303,7 @@ en_status eni_plot_shares(eni_canvas *canvas)
         for (size_t i = 0; i < run->nshares; i++)
             most = fmax(most, fmax(run->shares[i].applied, run->shares[i].computed));
     EN_TRY(draw_panels(canvas, most, "The runs did not record the samples of each worker.", draw_shares));
+    note_many(canvas);
     return eni_csv_write(canvas, "shares", ENI_CSV_RUN ",rank,samples_computed,samples_applied,steps",
                          put_shares);
 }

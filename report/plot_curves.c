@@ -23,10 +23,12 @@ static bool has_points(const eni_study *study, const eni_run *run)
 }
 
 /* Begins the line of another run or, after those, of an arm's median. */
-static void begin_line(eni_plot *plot, size_t *nlines, size_t arm)
+static void begin_line(eni_plot *plot, size_t *nlines, size_t setting, size_t arm)
 {
     if (*nlines > 0) fputs("\n\n", plot->data);
-    fprintf(plot->variables, "line_arm[%zu] = %zu\n", ++*nlines, arm + 1);
+    fprintf(plot->variables, "line_arm[%zu] = %zu\nline_open[%zu] = %d\n", *nlines + 1, arm + 1, *nlines + 1,
+            !eni_study_is_real(plot->canvas->study, setting));
+    ++*nlines;
 }
 
 static double across_of(const eni_eval *eval, int over)
@@ -66,7 +68,7 @@ static void put_median(eni_plot *plot, size_t *nlines, size_t setting, size_t ar
             y[n++] = height_of(study, eval);
         }
         if (n == 0 || n < runs) return;
-        if (i == 0) begin_line(plot, nlines, arm);
+        if (i == 0) begin_line(plot, nlines, setting, arm);
         ENI_PLOT_PUT(plot, eni_stats_median(x, n), eni_stats_median(y, n));
     }
 }
@@ -85,46 +87,71 @@ static double floor_of(const eni_study *study)
     return fmax(0, 10 * floor(least / 10));
 }
 
+/* ENI_ANY: the medians of all settings. */
 static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double most_x)
 {
     const eni_study *study = canvas->study;
+    const bool is_shared = setting == ENI_ANY;
+    const size_t most = study->nruns + study->nsettings * study->narms;
+    const char *axis = over == OVER_TIME ? "time" : "samples";
     size_t nlines = 0;
-    char what[32];
+    char what[32], name[24] = "all";
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, "accuracy-%zu-%s", setting, over == OVER_TIME ? "time" : "samples"));
+    if (!is_shared) snprintf(name, sizeof name, "%zu", setting);
+    EN_TRY(eni_plot_open(&plot, canvas, "accuracy-%s-%s", name, axis));
     snprintf(what, sizeof what, "%s %s", study->has_holdout ? "holdout" : "test",
              study->has_classes ? "accuracy" : "loss");
-    eni_plot_label(&plot, "%s over %s, setting %s", what,
-                   over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
+    eni_plot_label(&plot, "%s over %s, setting %s", what, over == OVER_TIME ? "the training clock" : axis,
+                   is_shared ? "by setting" : study->settings[setting].name);
     eni_plot_text(&plot, what, sizeof what, "what");
-    fprintf(
-        plot.variables,
-        "low = 0\nhigh = %.9g\nbottom = %g\ntarget = %g\nhas_classes = %d\nis_real = %d\nis_over_time = %d\n"
-        "array line_arm[%zu]\n",
-        1.02 * most_x, floor_of(study), 100 * study->target, study->has_classes,
-        eni_study_is_real(study, setting), over == OVER_TIME, study->nruns + study->narms);
+    fprintf(plot.variables,
+            "low = 0\nhigh = %.9g\nbottom = %g\ntarget = %g\nhas_classes = %d\nis_over_time = %d\n"
+            "array line_arm[%zu]\narray line_open[%zu]\n",
+            1.02 * most_x, floor_of(study), 100 * study->target, study->has_classes, over == OVER_TIME, most,
+            most);
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
-        if (!has_points(study, run)) continue;
-        begin_line(&plot, &nlines, run->arm);
+        if (is_shared || !has_points(study, run)) continue;
+        begin_line(&plot, &nlines, setting, run->arm);
         put_run(&plot, run, over);
     }
     fprintf(plot.variables, "runs = %zu\n", nlines);
-    for (size_t a = 0; a < study->narms; a++)
-        put_median(&plot, &nlines, setting, a, over);
+    for (size_t c = 0; c < study->nsettings; c++)
+        for (size_t a = 0; a < study->narms && (is_shared || c == setting); a++)
+            put_median(&plot, &nlines, c, a, over);
     fprintf(plot.variables, "lines = %zu\n", nlines);
     return eni_plot_close(&plot, eni_figures_curves_gp);
+}
+
+/* The greatest time and number of samples (thousands) of a setting's curves; false if it has none. */
+static bool ends_of(const eni_study *study, size_t setting, double *t_out, double *samples_out)
+{
+    *t_out = *samples_out = 0;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
+        if (!has_points(study, run)) continue;
+        *t_out = fmax(*t_out, run->evals[run->nevals - 1].t);
+        *samples_out = fmax(*samples_out, run->evals[run->nevals - 1].samples / 1000);
+    }
+    return *t_out > 0;
+}
+
+/* A page of several studies: what a sample teaches does not depend on whose clock ran. */
+static en_status draw_shared(eni_canvas *canvas)
+{
+    double most_t, most_samples;
+    if (canvas->study->ndirs < 2 || !ends_of(canvas->study, ENI_ANY, &most_t, &most_samples)) return EN_OK;
+    fputs("<h3>All settings over samples <span class=\"kind\">medians; full markers: real, open: emulated or "
+          "simulated</span></h3>\n<div class=\"panels\">\n",
+          canvas->page);
+    EN_TRY(draw_panel(canvas, ENI_ANY, OVER_SAMPLES, most_samples));
+    fputs("</div>\n", canvas->page);
+    return EN_OK;
 }
 
 static en_status draw_setting(eni_canvas *canvas, size_t setting)
 {
     const eni_study *study = canvas->study;
-    double most_t = 0, most_samples = 0;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
-        if (!has_points(study, run)) continue;
-        most_t = fmax(most_t, run->evals[run->nevals - 1].t);
-        most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
-    }
-    if (!(most_t > 0)) {
+    double most_t, most_samples;
+    if (!ends_of(study, setting, &most_t, &most_samples)) {
         eni_html_put(canvas->page, "%s: no measurements.", study->settings[setting].name);
         return EN_OK;
     }
@@ -154,6 +181,7 @@ en_status eni_plot_curves(eni_canvas *canvas)
 {
     for (size_t c = 0; c < canvas->study->nsettings; c++)
         EN_TRY(draw_setting(canvas, c));
+    EN_TRY(draw_shared(canvas));
     return eni_csv_write(canvas, "accuracy", ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket",
                          put_evals);
 }

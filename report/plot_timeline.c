@@ -315,7 +315,7 @@ static en_status load_first(const eni_study *study, size_t setting, size_t arm, 
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
         if (!run->is_complete) continue;
         char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/%s/trace.json", study->dir, run->dir);
+        snprintf(path, sizeof path, "%s/%s/trace.json", run->root, run->dir);
         en_status st = eni_trace_step_load(path, step_out);
         if (st == EN_ENOENT) continue;
         *run_out = run;

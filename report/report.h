@@ -40,4 +40,9 @@ enum {
  * EN_ENOMEM. */
 en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras);
 
+/* The same of several folders (at most ENI_MERGED_MAX) on one page: settings, rankings and tests of each by itself, the curves
+ * over samples together. Files are written to `out` only. */
+en_status eni_report_all(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
+                         int extras);
+
 #endif

@@ -113,6 +113,7 @@ static double level_of(const eni_study *study, size_t arm, const double *levels)
     const char *mine = own_of(study, arm, "optimizer");
     for (size_t b = 0; b < arm; b++) {
         const char *its = own_of(study, b, "optimizer");
+        if ((study->arms[b].studies & study->arms[arm].studies) == 0) continue;
         const bool is_same = mine == NULL || its == NULL ? mine == its : strcmp(mine, its) == 0;
         if (is_same && !isnan(levels[b])) return levels[b];
     }
@@ -220,17 +221,32 @@ static void append_not_applied(const eni_study *study, char *text)
     }
 }
 
+/* The fewest and the most samples of a study's runs; false if none records them. */
+static bool budget_of(const eni_study *study, size_t which, double *least, double *most, const eni_run **low)
+{
+    *least = INFINITY;
+    *most = 0;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        if (!run->is_complete || isnan(run->samples_computed) || study->settings[run->setting].study != which)
+            continue;
+        if (run->samples_computed < *least) *low = run;
+        *least = fmin(*least, run->samples_computed);
+        *most = fmax(*most, run->samples_computed);
+    }
+    return *most > 0;
+}
+
+/* On a page of several studies the widest one. */
 static void rule_budget(const eni_study *study, eni_fairness *fairness)
 {
-    double least = INFINITY, most = 0;
-    const eni_run *low = NULL;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!run->is_complete || isnan(run->samples_computed)) continue;
-        if (run->samples_computed < least) {
-            least = run->samples_computed;
-            low = run;
-        }
-        if (run->samples_computed > most) most = run->samples_computed;
+    double least = 0, most = 0, fewest, greatest;
+    const eni_run *low = NULL, *lowest = NULL;
+    for (size_t i = 0; i < study->ndirs; i++) {
+        if (!budget_of(study, i, &fewest, &greatest, &lowest)) continue;
+        if (low != NULL && fewest / greatest >= least / most) continue;
+        low = lowest;
+        least = fewest;
+        most = greatest;
     }
     char few[32], many[32], rest[ENI_RULE_TEXT] = "";
     eni_text_grouped(least, ",", few, sizeof few);
@@ -310,6 +326,24 @@ static void find_difference(const eni_study *study, const char *key, char *text)
     }
 }
 
+/* The conditions of the other studies on the page, where they differ from the first one's. */
+static void add_more_conditions(const eni_study *study, json_t *first, char *odd, char *list)
+{
+    const json_t *more = json_object_get(study->index, "more");
+    for (size_t i = 0; i < json_array_size(more); i++) {
+        json_t *conditions = json_object_get(json_array_get(more, i), "conditions"), *value;
+        const char *key, *before = "";
+        json_object_foreach(conditions, key, value)
+        {
+            if (json_object_get(first, key) == NULL) find_difference(study, key, odd);
+            if (json_equal(value, json_object_get(first, key)) || !json_is_string(value)) continue;
+            if (before[0] == 0) eni_text_add(list, ENI_RULE_TEXT, "; in %s: ", study->dir[i + 1]);
+            eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", before, key, json_string_value(value));
+            before = ", ";
+        }
+    }
+}
+
 /* Arms may differ in keys of their own (may_differ.h); a condition that is set for some of them only makes
  * the comparison unfair. */
 static void rule_conditions(const eni_study *study, eni_fairness *fairness)
@@ -325,6 +359,7 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
         if (json_is_string(value) && strcmp(key, "data") != 0)
             eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
     }
+    add_more_conditions(study, conditions, odd, list);
     found(fairness, odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 
@@ -470,9 +505,13 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
 {
     char shared[ENI_RULE_TEXT] = "";
     size_t unknown = 0;
+    size_t setting = 0;
     if (eni_study_is_simulated(study)) return;
+    while (study->settings[setting].simulated != NULL)
+        setting++;
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, 0, a);
+        const eni_run *run = eni_study_example(study, setting, a);
+        if (!eni_study_has_arm(study, setting, a)) continue;
         int cores = run == NULL ? 0 : cores_of(study, run), workers = 0;
         if (cores == 0 || run->nroles == 0) {
             unknown++;
@@ -552,7 +591,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     double most = 0;
     char list[ENI_RULE_TEXT] = "", text[ENI_RULE_TEXT] = "";
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!run->is_complete) continue;
+        if (!run->is_complete || run->simulated != NULL) continue;
         if (isnan(run->outside)) {
             unknown++;
             continue;
@@ -631,15 +670,17 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
     /* By plan, seeds may differ between settings, but never between the arms of a setting. */
     for (size_t c = 0; c < study->nsettings; c++) {
         for (size_t s = 0; s < study->nseeds; s++) {
-            size_t have = 0;
-            for (size_t a = 0; a < study->narms; a++)
+            size_t have = 0, asked = 0;
+            for (size_t a = 0; a < study->narms; a++) {
+                asked += eni_study_has_arm(study, c, a);
                 have += eni_study_find(study, c, a, study->seeds[s]) != NULL;
-            if (have > 0) missing += study->narms - have;
+            }
+            if (have > 0) missing += asked - have;
         }
         for (size_t a = 0; a < study->narms; a++) {
             size_t n = eni_study_count(study, c, a);
             if (n > widest) widest = n;
-            if (n == 0) missing++;
+            missing += n == 0 && eni_study_has_arm(study, c, a);
         }
     }
     if (failed > 0)
@@ -747,6 +788,42 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
           pairs == 1 ? "" : "all ", pairs, pairs == 1 ? "" : "s", hash);
 }
 
+/* A page of several studies: times are ranked and tested in each by itself. Curves over samples can be compared where runs of a
+ * seed begin with the same weights and take the same samples in the same order. */
+static void rule_page(const eni_study *study, eni_fairness *fairness)
+{
+    static const char *const facts[] = {"init_sha256", "order_sha256"};
+    size_t nsimulated = 0, npairs = 0, nalike = 0, nequal = 0;
+    char has[ENI_RULE_TEXT], had[ENI_RULE_TEXT], equal[64] = "";
+    if (study->ndirs < 2) return;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        nsimulated += run->simulated != NULL;
+        for (const eni_run *other = study->runs; other < run; other++) {
+            if (study->settings[other->setting].study == study->settings[run->setting].study ||
+                other->arm != run->arm || other->seed != run->seed || !run->is_complete ||
+                !other->is_complete)
+                continue;
+            bool is_alike = true;
+            for (size_t i = 0; i < 2; i++) {
+                eni_fact_of(run, facts[i], has);
+                eni_fact_of(other, facts[i], had);
+                is_alike = is_alike && strcmp(has, had) == 0;
+            }
+            npairs++;
+            nalike += is_alike;
+            nequal += run->params_sha256 != NULL && other->params_sha256 != NULL &&
+                      strcmp(run->params_sha256, other->params_sha256) == 0;
+        }
+    }
+    if (nequal > 0) snprintf(equal, sizeof equal, ", and %zu with the same weights", nequal);
+    found(fairness, nalike < npairs ? ENI_WARN : ENI_PASS,
+          "%zu of %zu runs are in virtual time; times are ranked and tested in each study by itself; of %zu "
+          "pairs "
+          "of one arm and seed, %zu begin alike and take the same samples%s%s",
+          nsimulated, study->nruns, npairs, nalike, equal,
+          nalike < npairs ? ": curves over samples differ by that too" : "");
+}
+
 /* ---- the box ----------------------------------------------------------------------------------------- */
 
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
@@ -761,7 +838,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
                  {"cores per role", rule_cores},       {ENI_RULE_MACHINE, rule_machine},
                  {"quiet machine", rule_quiet},        {"order of runs", rule_order},
                  {"no seed dropped", rule_seeds},      {"measuring", rule_measuring},
-                 {"same bytes", rule_same_bytes}};
+                 {"same bytes", rule_same_bytes},      {"one page", rule_page}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

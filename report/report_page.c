@@ -242,25 +242,35 @@ static size_t out_flag(const char *word, bool *is_next)
 }
 
 /* Replaces the folder: the original line would refer to the study's own. */
-static en_status write_command(eni_canvas *canvas)
+static void write_line(FILE *page, const json_t *argv)
 {
-    const json_t *argv = json_object_get(canvas->study->index, "argv");
     bool is_folder = false, has_folder = false;
-    if (!json_is_array(argv)) return EN_OK;
-    fputs("<h3>Command</h3>\n<pre>", canvas->page);
     for (size_t i = 0; i < json_array_size(argv); i++) {
         const char *word = json_string_value(json_array_get(argv, i));
         if (word == NULL) word = "?";
         if (strcmp(word, "--overwrite") == 0) continue;
-        if (i > 0) fputc(' ', canvas->page);
+        if (i > 0) fputc(' ', page);
         const bool is_value = is_folder;
         const size_t flag = out_flag(word, &is_folder);
-        write_word(canvas->page, word);
+        write_word(page, word);
         if (flag == 0 && !is_value) continue;
-        fputs("-again", canvas->page);
+        fputs("-again", page);
         has_folder = true;
     }
-    if (!has_folder) fputs(" --out=again", canvas->page);
+    if (!has_folder) fputs(" --out=again", page);
+}
+
+static en_status write_command(eni_canvas *canvas)
+{
+    const json_t *argv = json_object_get(canvas->study->index, "argv"),
+                 *more = json_object_get(canvas->study->index, "more");
+    if (!json_is_array(argv)) return EN_OK;
+    fputs("<h3>Command</h3>\n<pre>", canvas->page);
+    write_line(canvas->page, argv);
+    for (size_t i = 0; i < json_array_size(more); i++) {
+        fputc('\n', canvas->page);
+        write_line(canvas->page, json_object_get(json_array_get(more, i), "argv"));
+    }
     fputs("</pre>\n", canvas->page);
     return EN_OK;
 }
@@ -310,10 +320,10 @@ static en_status write_configurations(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, 0, a);
+        const eni_run *run = eni_study_example(study, ENI_ANY, a);
         if (run == NULL) continue;
         char path[PATH_MAX], text[16384];
-        snprintf(path, sizeof path, "%s/%s/config.yaml", study->dir, run->dir);
+        snprintf(path, sizeof path, "%s/%s/config.yaml", run->root, run->dir);
         FILE *file = fopen(path, "re");
         if (file == NULL) return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
         size_t n = fread(text, 1, sizeof text - 1, file);

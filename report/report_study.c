@@ -133,6 +133,11 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
     return n;
 }
 
+bool eni_study_has_arm(const eni_study *study, size_t setting, size_t arm)
+{
+    return (study->arms[arm].studies >> study->settings[setting].study & 1) != 0;
+}
+
 bool eni_study_is_real(const eni_study *study, size_t setting)
 {
     return strcmp(eni_study_word(study, setting), "real") == 0;
@@ -199,6 +204,7 @@ static void load_settings(eni_json *reader, eni_study *study)
         eni_setting_spec *setting = &study->settings[i];
         setting->name = eni_json_need_text(reader, entry, "name");
         setting->straggler = eni_json_text(reader, entry, "straggler");
+        setting->study = (size_t)json_integer_value(json_object_get(entry, "study"));
         if (reader->status == EN_OK && find_setting(study, setting->name) < i)
             eni_json_fail(reader, "%s repeats the name %s", reader->where, setting->name);
         study->nsettings = i + 1;
@@ -217,6 +223,7 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
         arm->entry = entry;
+        arm->studies = (unsigned)json_integer_value(json_object_get(entry, "studies"));
         arm->is_alone = json_is_true(json_object_get(entry, "alone"));
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
             if (strcmp(arm->name, study->arms[j].name) == 0)
@@ -279,6 +286,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     const char *arm = eni_json_need_text(reader, entry, "arm");
     run->seed = eni_json_need_integer(reader, entry, "seed");
     run->dir = eni_json_need_text(reader, entry, "dir");
+    run->root = study->dir[json_integer_value(json_object_get(entry, "study"))];
     run->started = eni_json_text(reader, entry, "started");
     run->exit = (int)eni_json_need_integer(reader, entry, "exit");
     run->outside = eni_json_number(reader, entry, "outside");
@@ -327,7 +335,7 @@ static en_status load_runs(eni_json *reader, eni_study *study)
         study->nreplaced += study->runs[i].is_replaced;
     study->nruns -= study->nreplaced;
     for (size_t i = 0; i < n; i++)
-        EN_TRY(eni_study_load_run(study->dir, study->target, &study->runs[i]));
+        EN_TRY(eni_study_load_run(study->runs[i].root, study->target, &study->runs[i]));
     return EN_OK;
 }
 
@@ -418,38 +426,57 @@ static json_t *index_of_single_run(const char *dir)
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));
+        if (json_object_get(result, "simulated") != NULL)
+            json_object_set_new(index, "simulated", json_true());
     }
     json_decref(result);
     return index;
 }
 
-en_status eni_study_load(const char *dir, double target, eni_study **study_out)
+/* A study's index, marked; NULL: there is none, logged. */
+static json_t *load_index(const char *dir, char path[PATH_MAX], eni_json *reader)
 {
-    eni_study *study = eni_alloc(sizeof *study);
-    if (study == NULL) return EN_ENOMEM;
-    en_status st = EN_ENOMEM;
-    study->dir = eni_strdup(dir);
-    if (study->dir == NULL) goto free_study;
-
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/compare.json", dir);
-    eni_json reader = {.who = "report", .path = path};
-    if (access(path, F_OK) != 0) study->index = index_of_single_run(dir);
-    if (study->index == NULL && access(path, F_OK) != 0) {
+    snprintf(path, PATH_MAX, "%s/compare.json", dir);
+    const bool is_study = access(path, F_OK) == 0;
+    json_t *index = is_study ? eni_json_load(reader) : index_of_single_run(dir);
+    if (index == NULL && !is_study) {
         eni_error("report",
                   "%s has no compare.json and no result.json: give the --out folder of a comparison", dir);
-        st = EN_ENOENT;
-        goto free_study;
+        reader->status = EN_ENOENT;
     }
-    if (study->index == NULL) study->index = eni_json_load(&reader);
-    EN_TRY_GOTO(reader.status, free_study);
-    EN_TRY_GOTO(fill_study(&reader, target, study), free_study);
-    *study_out = study;
-    return EN_OK;
+    return index;
+}
 
-free_study:
-    eni_study_free(study);
-    return st;
+en_status eni_study_load_all(const char *const *dirs, size_t n, double target, eni_study **study_out)
+{
+    eni_study *study = eni_alloc(sizeof *study);
+    char path[PATH_MAX];
+    eni_json reader = {.who = "report", .path = path};
+    if (study == NULL) return EN_ENOMEM;
+    for (; study->ndirs < n && reader.status == EN_OK; study->ndirs++) {
+        json_t *index = load_index(dirs[study->ndirs], path, &reader);
+        study->dir[study->ndirs] = eni_strdup(dirs[study->ndirs]);
+        if (study->dir[study->ndirs] == NULL) reader.status = EN_ENOMEM;
+        eni_merge_mark(index, (int)study->ndirs);
+        if (study->index == NULL) {
+            study->index = index;
+            continue;
+        }
+        eni_study_check_schema(&reader, index, ENI_STUDY_SCHEMA);
+        eni_merge_add(study->index, index);
+        json_decref(index);
+    }
+    if (reader.status == EN_OK) reader.status = fill_study(&reader, target, study);
+    if (reader.status == EN_OK)
+        *study_out = study;
+    else
+        eni_study_free(study);
+    return reader.status;
+}
+
+en_status eni_study_load(const char *dir, double target, eni_study **study_out)
+{
+    return eni_study_load_all(&dir, 1, target, study_out);
 }
 
 void eni_study_free(eni_study *study)
@@ -460,6 +487,7 @@ void eni_study_free(eni_study *study)
     eni_free(study->runs);
     eni_free(study->seeds);
     json_decref(study->index);
-    eni_free(study->dir);
+    for (size_t i = 0; i < study->ndirs; i++)
+        eni_free(study->dir[i]);
     eni_free(study);
 }

@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "entrain/status.h"
 #include "report/comparisons.h"
+#include "report/report_merge.h"
 #include "report/stats.h"
 #include "run/reach.h"
 
@@ -107,6 +108,7 @@ typedef struct eni_slow {
 
 typedef struct eni_run {
     size_t setting, arm; /* indices into the study */
+    const char *root;    /* the folder that `dir` is in, borrowed from the study */
     int64_t seed;
     int order; /* position in the order of starts */
     int exit;
@@ -149,6 +151,7 @@ typedef struct eni_setting_spec {
     const char *emulated;  /* what the setting's runs emulate; NULL: nothing */
     const char *simulated; /* how its runs in virtual time take their times; NULL: on real ranks */
     size_t seeds;          /* planned before the first run */
+    size_t study;          /* of a page of several */
 } eni_setting_spec;
 
 typedef struct eni_arm {
@@ -157,12 +160,14 @@ typedef struct eni_arm {
     double lr;
     /* EN_ALONE: the baseline, one process that does all workers' work. */
     bool is_alone;
-    int colour;  /* index of the strategy's colour: the same for two arms of one strategy */
-    int variant; /* 0 for the first arm of a strategy, 1 for the second, … */
+    unsigned studies; /* a mask: those of the page that it is an arm of */
+    int colour;       /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant;      /* 0 for the first arm of a strategy, 1 for the second, … */
 } eni_arm;
 
 typedef struct eni_study {
-    char *dir;     /* owned */
+    char *dir[ENI_MERGED_MAX]; /* (ndirs) of each study on the page, owned */
+    size_t ndirs;
     json_t *index; /* compare.json, owned; texts below are borrowed from it */
     double target; /* fraction */
     const char *lr_scale;
@@ -182,11 +187,16 @@ typedef struct eni_study {
 /* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure
  * there is nothing to free. Logs the first error. */
 en_status eni_study_load(const char *dir, double target, eni_study **study_out);
+/* Several side by side: settings, and so rankings and tests, stay apart (report_merge.h). */
+en_status eni_study_load_all(const char *const *dirs, size_t n, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
 /* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose setting, arm, seed and exit are set, and
  * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
+
+/* Whether the setting's study has this arm. */
+bool eni_study_has_arm(const eni_study *study, size_t setting, size_t arm);
 
 /* Refuses a file with another schema. */
 void eni_study_check_schema(eni_json *reader, const json_t *file, int schema);

@@ -42,34 +42,76 @@ static void fill_times(const eni_study *study, size_t setting, size_t arm, size_
     }
 }
 
+/* Plans and judges the comparisons of one study on the page, from its first setting on. Returns the number of its settings. */
+static size_t judge_study(const eni_study *study, const eni_fairness *fairness, size_t first,
+                          const double *times, eni_verdict *verdict)
+{
+    size_t seeds[ENI_MAX_SETTINGS], arms[ENI_MAX_ARMS], narms = 0, nsettings = 0,
+                                                        baseline = ENI_COMPARISONS_ALL;
+    eni_primary primary = study->primary;
+    bool has_primary = study->has_primary;
+    while (first + nsettings < study->nsettings &&
+           study->settings[first + nsettings].study == study->settings[first].study) {
+        seeds[nsettings] = study->settings[first + nsettings].seeds;
+        nsettings++;
+    }
+    for (size_t a = 0; a < study->narms; a++) {
+        if (!eni_study_has_arm(study, first, a)) continue;
+        if (a == study->baseline) baseline = narms;
+        if (a == study->primary.a) primary.a = narms;
+        if (a == study->primary.b) primary.b = narms;
+        arms[narms++] = a;
+    }
+    has_primary = has_primary && primary.setting >= first && primary.setting < first + nsettings;
+    primary.setting -= first;
+    eni_comparison *own = verdict->comparisons + verdict->n;
+    const size_t n = eni_comparisons_count(nsettings, narms);
+    eni_comparisons_plan(seeds, nsettings, narms, baseline, has_primary ? &primary : NULL, own);
+    for (size_t i = 0; i < n; i++) {
+        own[i].setting += first;
+        own[i].a = arms[own[i].a];
+        own[i].b = arms[own[i].b];
+        int a = bar_of(study, fairness, own[i].setting, own[i].a);
+        int b = bar_of(study, fairness, own[i].setting, own[i].b);
+        own[i].bar = a == 0 || (b != 0 && b < a) ? b : a;
+    }
+    eni_comparisons_judge(own, n, times, study->narms, study->nseeds);
+    verdict->n += n;
+    return nsettings;
+}
+
 en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out)
 {
-    const size_t n = eni_comparisons_count(study->nsettings, study->narms);
-    size_t seeds[ENI_MAX_SETTINGS];
-    *verdict_out = (eni_verdict){.study = study, .n = n};
-    verdict_out->comparisons = eni_alloc_array(n + 1, sizeof *verdict_out->comparisons);
+    *verdict_out = (eni_verdict){.study = study};
+    verdict_out->comparisons = eni_alloc_array(eni_comparisons_count(study->nsettings, study->narms) + 1,
+                                               sizeof *verdict_out->comparisons);
     double *times = eni_alloc_array(study->nsettings * study->narms * study->nseeds + 1, sizeof *times);
     if (verdict_out->comparisons == NULL || times == NULL) {
         eni_free(times);
         eni_verdict_free(verdict_out);
         return EN_ENOMEM;
     }
-    for (size_t c = 0; c < study->nsettings; c++) {
-        seeds[c] = study->settings[c].seeds;
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++)
             fill_times(study, c, a, study->nseeds, &times[(c * study->narms + a) * study->nseeds]);
-    }
-    eni_comparisons_plan(seeds, study->nsettings, study->narms, study->baseline,
-                         study->has_primary ? &study->primary : NULL, verdict_out->comparisons);
-    for (size_t i = 0; i < n; i++) {
-        eni_comparison *comparison = &verdict_out->comparisons[i];
-        int a = bar_of(study, fairness, comparison->setting, comparison->a);
-        int b = bar_of(study, fairness, comparison->setting, comparison->b);
-        comparison->bar = a == 0 || (b != 0 && b < a) ? b : a;
-    }
-    eni_comparisons_judge(verdict_out->comparisons, n, times, study->narms, study->nseeds);
+    for (size_t c = 0; c < study->nsettings;)
+        c += judge_study(study, fairness, c, times, verdict_out);
     eni_free(times);
     return EN_OK;
+}
+
+/* The comparisons that are judged together with those of a setting. */
+static const eni_comparison *comparisons_with(const eni_verdict *verdict, size_t setting, size_t *n_out)
+{
+    const eni_study *study = verdict->study;
+    size_t first = 0, n = 0;
+    for (size_t i = 0; i < verdict->n; i++) {
+        if (study->settings[verdict->comparisons[i].setting].study != study->settings[setting].study)
+            continue;
+        if (n++ == 0) first = i;
+    }
+    *n_out = n;
+    return verdict->comparisons + first;
 }
 
 void eni_verdict_free(eni_verdict *verdict)
@@ -108,7 +150,9 @@ double eni_verdict_least(const eni_verdict *verdict, const eni_comparison *compa
 {
     const eni_study *study = verdict->study;
     double a[ENI_COMPARISONS_SEEDS], b[ENI_COMPARISONS_SEEDS];
-    const size_t m = comparison->is_primary ? 1 : eni_comparisons_among(verdict->comparisons, verdict->n);
+    size_t among;
+    const eni_comparison *own = comparisons_with(verdict, comparison->setting, &among);
+    const size_t m = comparison->is_primary ? 1 : eni_comparisons_among(own, among);
     const size_t n = study->nseeds < ENI_COMPARISONS_SEEDS ? study->nseeds : ENI_COMPARISONS_SEEDS;
     if (!comparison->is_planned) return NAN;
     fill_times(study, comparison->setting, comparison->a, n, a);
@@ -413,7 +457,9 @@ static void say_why(sentence *s)
     size_t own = comparison->is_primary
                      ? eni_comparisons_seeds(1)
                      : eni_comparisons_own_seeds(verdict->comparisons, verdict->n, s->setting);
-    size_t all = comparison->is_primary ? 0 : eni_comparisons_need(verdict->comparisons, verdict->n);
+    size_t among;
+    const eni_comparison *with = comparisons_with(verdict, s->setting, &among);
+    size_t all = comparison->is_primary ? 0 : eni_comparisons_need(with, among);
     switch (comparison->found) {
     case ENI_COMPARISON_FEW:
         say(s, "; too few seeds to say (%zu of %zu)", comparison->seeds,
@@ -567,8 +613,14 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     if (study->narms < 2) return;
     for (size_t c = 0; c < study->nsettings; c++)
         names[c] = study->settings[c].name;
-    const size_t used = strlen(text_out);
-    eni_comparisons_text(verdict->comparisons, verdict->n, names, text_out + used, size - used);
+    for (size_t c = 0; c < study->nsettings; c++) {
+        size_t among, used = strlen(text_out);
+        if (c > 0 && study->settings[c].study == study->settings[c - 1].study) continue;
+        const eni_comparison *own = comparisons_with(verdict, c, &among);
+        if (c > 0 && among > 0) say(&s, " ");
+        used = strlen(text_out);
+        eni_comparisons_text(own, among, names, text_out + used, size - used);
+    }
     for (size_t c = 0; c < study->nsettings; c++) {
         double least = least_of_setting(verdict, c);
         if (isnan(least)) continue;

@@ -14,7 +14,9 @@
 #include "models/formats/weights.h"
 #include "rank/run_facts.h"
 
-enum { FILES = 64 }; /* metrics-RANK.jsonl; of more ranks there is one file */
+enum {
+    DETAILED = 64
+}; /* ranks; of more there is one file of metrics, and result.json has sums and the first ones */
 
 /* Sums over the steps of one rank. */
 typedef struct tally {
@@ -28,7 +30,7 @@ struct eni_experiment {
     eni_about about;
     eni_record_options records;
     eni_curve *curve;
-    eni_recorder *recorders[FILES];
+    eni_recorder *recorders[DETAILED];
     int nrecorders;
     tally *ranks;            /* (nranks) */
     eni_stats sum;           /* rank 0's */
@@ -230,9 +232,9 @@ static en_status open_folder(eni_experiment *e)
     EN_TRY(eni_out_clear(e->out_fd, c->out));
     EN_TRY(eni_config_write(c, c->out));
     EN_TRY(eni_dataset_sha256(e->asked.network->dataset, e->asked.network->job.data_sha256));
-    const int nfiles = nranks > FILES ? 1 : nranks;
+    const int nfiles = nranks > DETAILED ? 1 : nranks;
     for (; e->nrecorders < nfiles; e->nrecorders++)
-        EN_TRY(eni_recorder_open(c->out, nranks > FILES ? ENI_RECORDER_ALL : e->nrecorders, 0, 0,
+        EN_TRY(eni_recorder_open(c->out, nranks > DETAILED ? ENI_RECORDER_ALL : e->nrecorders, 0, 0,
                                  &e->recorders[e->nrecorders]));
     return EN_OK;
 }
@@ -329,14 +331,14 @@ static json_t *report_of_store(const eni_sim_result *r)
     json_object_set_new(o, "staleness", eni_histogram_json(&r->staleness, true));
     json_object_set_new(o, "staleness_steady",
                         eni_histogram_json(&r->staleness, true)); /* it counts no others */
-    for (int32_t i = 0; i < r->nranks; i++) {
+    for (int32_t i = 0; i < r->nranks && i < DETAILED; i++) {
         const eni_sim_rank_result *rank = &r->rank[i];
         json_t *worker = json_object();
         ENI_JSON_SET_INTS(worker, {"rank", (uint64_t)i}, {"pushes", per_model(r, rank->pushes)},
                           {"samples_applied", per_model(r, rank->applied)},
                           {"samples_dropped", per_model(r, rank->dropped)}, {"holds", rank->holds},
                           {"max_clocks_ahead", rank->clocks_ahead});
-        json_object_set_new(worker, "staleness", eni_histogram_json(&rank->staleness, r->nranks <= FILES));
+        json_object_set_new(worker, "staleness", eni_histogram_json(&rank->staleness, true));
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
@@ -352,14 +354,15 @@ static double add_per_worker(const eni_experiment *e, const eni_sim_result *r, b
         const double own = (double)e->ranks[i].samples,
                      its = has_store ? (double)per_model(r, r->rank[i].applied) : own,
                      lost = has_store ? (double)per_model(r, r->rank[i].dropped) : 0;
+        computed += own;
+        applied += its;
+        dropped += lost;
+        if (i >= DETAILED) continue;
         json_t *o = json_object();
         eni_json_set_int(o, "rank", (uint64_t)i);
         eni_json_set_int(o, "steps", e->ranks[i].steps);
         eni_facts_samples(o, own, its, lost);
         json_array_append_new(list, o);
-        computed += own;
-        applied += its;
-        dropped += lost;
     }
     json_object_set_new(result, "per_worker", list);
     eni_facts_samples(result, computed, applied, dropped);
@@ -423,6 +426,8 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     en_status st = eni_facts_outcome(&facts, result);
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         json_object_set_new(result, unknown[i], json_null());
+    for (int32_t i = r->nranks; i-- > DETAILED;)
+        json_array_remove(reports, (size_t)i);
     eni_json_set_text(result, "exit", "ok");
     if (st == EN_OK) st = eni_facts_write(e->records.out, result);
     e->has_result = st == EN_OK;

@@ -73,7 +73,12 @@ enum {
      * strategies that step in the ranks go on from there (EN_REPLICATED ones need the same on all ranks); those that step
      * on servers replace it. */
     EN_RANK_READS_WEIGHTS = 2,
-    EN_RANK_HAS_ACCURACY = 4 /* en_rank_score.accuracy is set, and `evaluate` gives one */
+    EN_RANK_HAS_ACCURACY = 4, /* en_rank_score.accuracy is set, and `evaluate` gives one */
+    /* The program's own optimizer: after en_rank_finish the gradients are the mean over all ranks, the weights are as before,
+     * and the program steps, on all ranks alike, before it calls en_rank_begin or en_rank_end again. For strategies whose ranks
+     * step with the mean (ring), and solo, where every W-th call of en_rank_finish with accumulate=W has a mean. Checkpoints
+     * are refused: they would lack its state. */
+    EN_RANK_STEPS_ITSELF = 8
 };
 
 typedef struct en_rank_tensor {
@@ -163,7 +168,8 @@ EN_RANK_API const en_rank_facts *en_rank_about(const en_rank *rank);
 /* The weights and the gradient of a tensor: (count), aligned to 64 bytes, at the same address for the whole run; NULL for
  * a number that is not below ntensors. The weights are the program's to read, except from en_rank_ready of the tensor to the
  * return of en_rank_finish. The gradient is the program's to write from en_rank_begin to en_rank_ready of the tensor; its
- * contents are not kept from one step to the next. */
+ * contents are not kept from one step to the next. With EN_RANK_STEPS_ITSELF it is also the program's from en_rank_finish to
+ * the next en_rank_begin. */
 EN_RANK_API float *en_rank_weights(en_rank *rank, uint32_t tensor);
 EN_RANK_API float *en_rank_gradient(en_rank *rank, uint32_t tensor);
 

@@ -19,7 +19,7 @@ import numpy as np
 import entrain
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
-_ENVIRONMENT, _READS_WEIGHTS, _HAS_ACCURACY = 1, 2, 4
+_ENVIRONMENT, _READS_WEIGHTS, _HAS_ACCURACY, _STEPS_ITSELF = 1, 2, 4, 8
 _floats = ctypes.POINTER(ctypes.c_float)
 
 
@@ -142,6 +142,8 @@ class Rank:
     train_samples   batches are indices below it
     evaluate        called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
     reads_weights   the program never writes to rank.weights: the ranks of a host may then share one copy
+    steps_itself    the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks, and the
+                    program changes rank.weights, alike on all ranks
     environment     whether variables of torchrun, Slurm and MPI are read
 
     weights, gradients   {name: float32 array}, at the same addresses for the whole run
@@ -150,8 +152,8 @@ class Rank:
     ValueError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
     """
 
-    def __init__(self, tensors, train_samples, *, evaluate=None, has_accuracy=False, reads_weights=False, environment=True,
-                 model="program", data="data", data_sha256=None, computes=None, **settings):
+    def __init__(self, tensors, train_samples, *, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
+                 environment=True, model="program", data="data", data_sha256=None, computes=None, **settings):
         entrain._library = entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
         self._is_over = self._has_left = False
@@ -168,7 +170,9 @@ class Rank:
         plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
-            flags=environment * _ENVIRONMENT | reads_weights * _READS_WEIGHTS | has_accuracy * _HAS_ACCURACY, model=model.encode(),
+            flags=environment * _ENVIRONMENT | reads_weights * _READS_WEIGHTS | has_accuracy * _HAS_ACCURACY
+            | steps_itself * _STEPS_ITSELF,
+            model=model.encode(),
             data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
             evaluate=self._evaluate)

@@ -20,5 +20,5 @@ pale(colour) = '#99'.substr(colour, 2, 7)
 eval terminal
 plot for [i=1:runs] $d index i-1 using 1:2 with lines lw 0.8 dt dash[line_arm[i]] lc rgb pale(colour[line_arm[i]]), \
      for [i=runs+1:lines] $d index i-1 using 1:2 with linespoints lw 2.4 dt dash[line_arm[i]] \
-         pt marker[line_arm[i]] - !is_real ps 0.62 lc rgb colour[line_arm[i]], \
+         pt marker[line_arm[i]] - line_open[i] ps 0.62 lc rgb colour[line_arm[i]], \
      NaN

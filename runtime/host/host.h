@@ -102,6 +102,9 @@ typedef struct eni_host_config {
     bool has_own_groups; /* groups differ from hosts, so EN_LOCAL has none */
     eni_client *client;  /* NULL: no servers, or this rank is not their client */
     bool has_store;      /* servers have weights, whoever is their client */
+    /* The program steps, with the mean that a finished bucket's gradient is: EN_SHARED_PARAMS, not shared, or
+     * a world of one. `optimizer` only counts. */
+    bool steps_outside;
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;

@@ -268,7 +268,7 @@ static void take_step(eni_host *host, const en_bucket *bucket)
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    if (!host->of[bucket->id].is_empty)
+    if (!host->of[bucket->id].is_empty && !host->config.steps_outside)
         eni_step_range(host->config.optimizer, host->config.buckets->bucket[bucket->id].lo + bucket->lo,
                        vec_address(host, bucket->param) + bucket->lo, slots,
                        vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);

@@ -116,6 +116,14 @@ static void visit_scale(const json_t *object)
     assert_true(json_is_boolean(json_object_get(object, "is_source")));
 }
 
+static void visit_virtual(const json_t *object)
+{
+    expect_bench(object, "virtual");
+    expect_texts(object, (const char *const[]){"strategy", NULL});
+    expect_positive(object, (const char *const[]){"ranks", "elements", "gradients", "events", "seconds",
+                                                  "overhead", "beside_gradients", "mb", "rank_kb", NULL});
+}
+
 static void visit_nothing(const json_t *object)
 {
     (void)object;
@@ -188,6 +196,21 @@ static void train_runs(void **state)
     assert_int_equal(code, 0);
 }
 
+static void virtual_runs(void **state)
+{
+    (void)state;
+    int code;
+    assert_int_equal(
+        run_bench("virtual --json --strategy=ps-async -n 50 --elements=48 --steps=20", visit_virtual, &code),
+        1);
+    assert_int_equal(code, 0);
+    assert_int_equal(
+        run_bench("virtual --json --model=toy --strategy=ring -n 4 --steps=5", visit_virtual, &code), 1);
+    assert_int_equal(code, 0);
+    assert_int_equal(run_bench("virtual --json -n 0 2>/dev/null", visit_nothing, &code), 0);
+    assert_int_equal(code, 2);
+}
+
 /* Two all-reduces, and per transport two rows by workers and one by shards. */
 static void scale_runs(void **state)
 {
@@ -243,13 +266,10 @@ static void a_wrong_flag_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allreduce_runs),
-        cmocka_unit_test(tcp_limit_runs),
-        cmocka_unit_test(pushpull_runs),
-        cmocka_unit_test(train_runs),
-        cmocka_unit_test(scale_runs),
-        cmocka_unit_test(limits_run),
-        cmocka_unit_test(a_wrong_flag_is_refused),
+        cmocka_unit_test(allreduce_runs), cmocka_unit_test(tcp_limit_runs),
+        cmocka_unit_test(pushpull_runs),  cmocka_unit_test(train_runs),
+        cmocka_unit_test(virtual_runs),   cmocka_unit_test(scale_runs),
+        cmocka_unit_test(limits_run),     cmocka_unit_test(a_wrong_flag_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,13 @@
 /* test_launched.c - `entrain run .. -- PROGRAM`: a program of the user's as the ranks of a run that our launcher starts. */
+#include <glob.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/system/run.h"
 
-/* Promise: `entrain run -- PROGRAM` gives the bytes of the program `worker`, and ends all that a killed rank has started. */
+/* Promise: `entrain run -- PROGRAM` gives the bytes of the program `worker`, and ends all that a killed rank has started.
+ * Promise: A program that is killed and resumes from a checkpoint ends with the bytes of an undisturbed run. */
 
 #define TRAINS EN_BUILD_DIR "/test_job_trains"
 #define LINE   EN_BUILD_DIR "/examples/rank_line"
@@ -111,10 +113,59 @@ static void test_a_killed_rank(void **state)
     promise("a rank behind a shell is killed: named, and all that it started ended in %.2f s", took);
 }
 
+/* ---- resuming ---- */
+
+static int checkpoints_in(const char *out)
+{
+    glob_t found;
+    char pattern[200];
+    snprintf(pattern, sizeof pattern, "%s/checkpoints/checkpoint-*.safetensors", out);
+    const int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    globfree(&found);
+    return n;
+}
+
+#define LONG                                                                                                 \
+    "run -n 2 --strategy=%s --quiet --batch-size=6 --lr=0.02 --momentum=0.9 --nesterov --epochs=40 "         \
+    "--checkpoint-every=200 "
+
+/* Killed with all that it started, once a checkpoint is there; then resumed. */
+static void test_resumed(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    const char *expected = train_hash(GUARD, "-n 2 --strategy=ring --device=ref --model=mlp " MADE_UP
+                                             " --batch-size=6 --lr=0.02 "
+                                             "--momentum=0.9 --nesterov --epochs=40");
+    for (size_t i = 0; i < 2; i++) {
+        char out[128], path[160], hashes[HASHES];
+        process p;
+        snprintf(out, sizeof out, "%s/resumed-%zu", system_folder(), i);
+        process_start(&p, "entrain", NULL, LONG "--out=%s -- " TRAINS " writes", strategies[i], out);
+        for (const double until = now_seconds() + GUARD; checkpoints_in(out) == 0 && now_seconds() < until;)
+            usleep(2000);
+        process_kill(&p, SIGKILL);
+        assert_int_equal(process_wait(&p, GUARD), 128 + SIGKILL);
+        process_nobody_left(GUARD);
+        assert_int_not_equal(checkpoints_in(out), 0);
+        process_start(&p, "entrain", NULL, LONG "--out=%s --resume=auto -- " TRAINS " writes", strategies[i],
+                      out);
+        if (process_wait(&p, GUARD) != 0) fail_msg("%s", process_err(&p));
+        snprintf(path, sizeof path, "%s/result.json", out);
+        json_t *result = json_load_file(path, 0, NULL);
+        hashes_of(result, hashes);
+        assert_string_equal(hashes, expected);
+        assert_true(json_array_size(json_object_get(result, "resumed_from")) == 1);
+        json_decref(result);
+    }
+    promise("a program is killed and resumed from a checkpoint: the bytes of the undisturbed worker");
+}
+
 int main(void)
 {
     const struct CMUnitTest launched[] = {cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_output),
                                           cmocka_unit_test(test_the_workers_bytes),
-                                          cmocka_unit_test(test_a_killed_rank)};
+                                          cmocka_unit_test(test_a_killed_rank),
+                                          cmocka_unit_test(test_resumed)};
     return system_main(launched);
 }

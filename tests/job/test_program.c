@@ -15,9 +15,10 @@
  * Promise: When a rank of a program is killed, gives up or closes too early, the others name it in 2 s.
  * Promise: A program's rank reads no environment, prints nothing beside its log callback, and leaves no descriptor. */
 
-#define TRAINS EN_BUILD_DIR "/test_job_trains"
-#define LINE   EN_BUILD_DIR "/examples/rank_line"
-#define JOB    "batch-size=%d lr=0.02 momentum=0.9 nesterov epochs=2 quiet"
+#define TRAINS   EN_BUILD_DIR "/test_job_trains"
+#define LINE     EN_BUILD_DIR "/examples/rank_line"
+#define JOB      "batch-size=%d lr=0.02 momentum=0.9 nesterov epochs=2 quiet"
+#define AS_PLAIN "--device=ref --model=mlp " MADE_UP " --batch-size=%d --lr=0.02 --epochs=2"
 #define AS_JOB                                                                                               \
     "--device=ref --model=mlp " MADE_UP " --batch-size=%d --lr=0.02 --momentum=0.9 --nesterov --epochs=2"
 
@@ -108,6 +109,11 @@ static void test_the_workers_bytes(void **state)
     json_decref(of_worker);
     of_worker = train(GUARD, "-n 1 --strategy=ps-async " AS_JOB, 6);
     expect_workers_bytes("ps-async", 1, 6, "writes", "", of_worker);
+    json_decref(of_worker);
+    of_worker = train(GUARD, "-n 2 --strategy=ring --momentum=0 " AS_PLAIN, 6);
+    expect_workers_bytes("ring", 2, 6, "steps", "nesterov=off momentum=0 eval-every=40", of_worker);
+    expect_workers_bytes("solo", 1, 6, "steps", "nesterov=off momentum=0 accumulate=2", of_worker);
+    expect_workers_bytes("ring", 2, 6, "steps", "nesterov=off momentum=0 transport=tcp", of_worker);
     json_decref(of_worker);
     promise("solo, ring, ps-sync, hybrid, hierarchical, localsgd, ps-async: params_sha256 and order_sha256 "
             "of the worker, "
@@ -288,6 +294,11 @@ static int misused_rank(scene *s, int rank)
     options.plugins = "/nowhere";
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_ENOENT);
     options.plugins = NULL;
+    options.flags = EN_RANK_STEPS_ITSELF;
+    REQUIRE(en_rank_open(&options, (const char *const[]){"strategy=ps-async", "server=tcp://127.0.0.1:1"}, 2,
+                         &r) == EN_EINVAL);
+    REQUIRE(strstr(s->said, "ps-async") != NULL && strstr(s->said, "ring") != NULL);
+    options.flags = 0;
 
     en_rank_batch batch, ahead;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_OK);
@@ -322,6 +333,36 @@ static int misused_rank(scene *s, int rank)
     return 0;
 }
 
+/* A child made by fork exits, as a loader's may: it does not write again what it has inherited. */
+static int forking_rank(scene *s, int rank)
+{
+    char out[160], path[200];
+    snprintf(out, sizeof out, "out=%s/forks", system_folder());
+    const char *const settings[] = {"strategy=solo", "steps=10", "batch-size=10", out};
+    const en_rank_options options = options_for(s);
+    en_rank *r;
+    en_rank_batch batch;
+    REQUIRE(en_rank_open(&options, settings, 4, &r) == EN_OK);
+    for (int step = 0; step < 10; step++) {
+        REQUIRE(en_rank_next(r, &batch) == EN_OK && en_rank_begin(r, batch.count) == EN_OK);
+        *en_rank_gradient(r, 0) = 1;
+        REQUIRE(en_rank_ready(r, 0) == EN_OK && en_rank_finish(r, &fine) == EN_OK);
+        const pid_t child = step == 5 ? fork() : -1;
+        if (child == 0) {
+            fflush(NULL); /* as exit() does */
+            _exit(0);
+        }
+        REQUIRE(child < 0 || end_rank(child) == 0);
+    }
+    REQUIRE(whole_run(r) == EN_OK);
+    en_rank_close(r);
+    snprintf(path, sizeof path, "%s/metrics-0.jsonl", out + strlen("out="));
+    json_t *lines = read_lines(path);
+    REQUIRE(json_array_size(lines) == 10);
+    json_decref(lines);
+    return 0;
+}
+
 static int diverged_rank(scene *s, int rank)
 {
     static const char *const settings[] = {"strategy=solo", "steps=9"};
@@ -349,6 +390,7 @@ static void test_calls(void **state)
     (void)state;
     alone(quiet_rank);
     alone(misused_rank);
+    alone(forking_rank);
     alone(diverged_rank);
     promise("50 runs in one process: no line printed, no descriptor left, no signal's handler changed");
 }

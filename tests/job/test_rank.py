@@ -153,6 +153,13 @@ def check_calls():
                 rank.finish(1)
         assert rank.weights["w"].tolist() == [0, 1], rank.weights
     assert all(array.tolist() == [0, 1] for array in kept)  # their memory is still there
+    with entrain.Rank({"w": [1.0, 2.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", steps_itself=True,
+                      batch_size=5, steps=2, log_level="error") as rank:
+        for samples in rank.batches():
+            rank.gradients["w"][:] = 0.25
+            rank.finish(1)
+            rank.weights["w"][:] -= 2 * rank.gradients["w"]
+    assert rank.weights["w"].tolist() == [0, 1], rank.weights
     descriptors = len(os.listdir("/proc/self/fd"))
     kept.clear()
     assert len(os.listdir("/proc/self/fd")) < descriptors

@@ -1,8 +1,12 @@
 /* trains.c - a program that trains a network of ours through entrain/rank.h: what the program `worker` computes, pushed from
  * outside.
  *
- *     test_job_trains reads|writes|after SETTING..     writes: its weights are its own, and it writes to them */
+ *     test_job_trains reads|writes|after|steps SETTING..
+ *
+ * reads: it may share its weights; writes: they are its own, and it writes to them; after: its tensors are ready after backward;
+ * steps: it has an optimizer of its own */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "entrain/rank.h"
@@ -21,6 +25,7 @@ typedef struct trainee {
     float *init, *x;
     void *target;
     en_rank *rank;
+    int accumulate, nfinished;
 } trainee;
 
 static int open_network(trainee *t)
@@ -60,7 +65,9 @@ static en_status join(trainee *t, char **settings, int n)
     const en_rank_options options = {.abi = EN_RANK_ABI,
                                      .size = sizeof options,
                                      .flags = EN_RANK_ENVIRONMENT | EN_RANK_HAS_ACCURACY |
-                                              (strcmp(t->how, "reads") == 0 ? EN_RANK_READS_WEIGHTS : 0u),
+                                              (strcmp(t->how, "reads") == 0   ? EN_RANK_READS_WEIGHTS
+                                               : strcmp(t->how, "steps") == 0 ? EN_RANK_STEPS_ITSELF
+                                                                              : 0u),
                                      .ntensors = schema->ntensors,
                                      .tensors = tensors,
                                      .train_samples = 103,
@@ -98,7 +105,12 @@ static en_status step(trainee *t, const en_rank_batch *b)
     const en_rank_score told = {.size = sizeof told,
                                 .loss = score.loss,
                                 .accuracy = b->count > 0 ? (double)score.correct / (double)b->count : 0};
-    return en_rank_finish(t->rank, &told);
+    const en_status st = en_rank_finish(t->rank, &told);
+    const float lr = (float)en_rank_about(t->rank)->lr;
+    const bool has_mean = ++t->nfinished % t->accumulate == 0;
+    for (uint64_t i = 0; st == EN_OK && has_mean && strcmp(t->how, "steps") == 0 && i < schema->count; i++)
+        param[i] = param[i] - lr * grad[i];
+    return st;
 }
 
 static en_status train(trainee *t)
@@ -113,7 +125,9 @@ static en_status train(trainee *t)
 
 int main(int argc, char **argv)
 {
-    trainee t = {.how = argc > 1 ? argv[1] : ""};
+    trainee t = {.how = argc > 1 ? argv[1] : "", .accumulate = 1};
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "accumulate=", 11) == 0) t.accumulate = atoi(argv[i] + 11);
     if (argc < 2 || !open_network(&t)) return 2;
     en_status st = join(&t, argv + 2, argc - 2);
     for (uint32_t i = 0; st == EN_OK && i < t.job.schema.ntensors; i++)

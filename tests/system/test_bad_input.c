@@ -94,6 +94,11 @@ static void refuse_twice(const void *cases, size_t i)
     refuse_in((const bad_case *)cases + i, NULL, 2);
 }
 
+static void refuse_thrice(const void *cases, size_t i)
+{
+    refuse_in((const bad_case *)cases + i, NULL, 3);
+}
+
 static void refuse_all(const bad_case *cases, size_t n, const char *what)
 {
     snprintf(files, sizeof files, "%s", system_folder());
@@ -474,6 +479,16 @@ static void test_commands(void **state)
         {"entrain", "scale -n 1,3 --global-batch-size=64", {"64", "3", "--global-batch-size"}},
         {"entrain", "scale --strategy=ring,rong", {"rong", "ring"}},
         {"entrain", "scale --out=~/plain", {"--out", "plain"}},
+        {"entrain", "strategies gosip", {"gosip", "entrain strategies"}},
+        {"entrain", "run -n 2 --strategy=ringmaster:threshold=0 " RING, {"threshold", "'0'", "default 2W"}},
+        {"entrain", "run -n 2 --strategy=easgd:alpha=0 " RING, {"alpha", "'0'", "default 0.9/W"}},
+        {"entrain", "run -n 2 --strategy=easgd:alpha=1 " RING, {"alpha", "'1'", "0.999999"}},
+        {"entrain", "run -n 2 --strategy=easgd:period=0 " RING, {"period", "'0'", "default 10"}},
+        {"entrain", "run -n 2 --strategy=local-sgd:period=0 " RING, {"period", "'0'", "default 8"}},
+        {"entrain", "run -n 2 --strategy=diloco:perod=4 " RING, {"perod", "diloco", "nearest is period"}},
+        {"entrain", "run -n 2 --strategy=dc-asgd:lamda=1 " RING, {"lamda", "dc-asgd", "nearest is lambda"}},
+        {"entrain", "sim -n 4 --strategy=d-psgd:graph=star", {"graph=star", "ring, complete or exponential"}},
+        {"entrain", "sim -n 4 --strategy=local-sgd --groups=2", {"--groups", "local-sgd", "grouped"}},
         {"psd", "--strategy=ps-sync", {"--world-size"}},
         {"psd", "--strategy=ring --world-size=2", {"ring", "psd"}},
         {"psd", "--strategy=ssp:bond=3 --world-size=2", {"bond", "bound"}},
@@ -982,6 +997,21 @@ static void test_little_stack(void **state)
     promise("ulimit -s 64: one sentence from each program, or training where the hard limit is higher");
 }
 
+/* Only the size of the world makes these wrong; ranks see it before the first step. */
+static void test_strategies_in_this_world(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"entrain", "run -n 2 --strategy=softsync:splits=3 " RING, {"splits=3", "2 workers", "1 to 2"}},
+        {"entrain", "run -n 2 --strategy=softsync:rate=stale " RING, {"rate=stale", "staleness or none"}},
+        {"entrain", "run -n 2 --strategy=slowmo:buffer=kep " RING, {"buffer=kep", "keep, average or reset"}},
+        {"entrain",
+         "run -n 3 --strategy=d-psgd:graph=exponential " RING,
+         {"exponential", "3", "power of two"}},
+    };
+    side_by_side(sizeof cases / sizeof *cases, refuse_thrice, cases);
+}
+
 /* The waiting process names the missing ranks. */
 static void test_rank_that_never_comes(void **state)
 {
@@ -1060,11 +1090,16 @@ int main(void)
         cmocka_unit_test(test_commands),       cmocka_unit_test(test_yaml),    cmocka_unit_test(test_data),
         cmocka_unit_test(test_weights),        cmocka_unit_test(test_plugins), cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_standard_output)};
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_silent_pipe),
-        cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_little_stack),  cmocka_unit_test(test_rank_that_never_comes),
-        cmocka_unit_test(test_permissions),   cmocka_unit_test(test_too_many_buckets),
-        cmocka_unit_test(test_quiet),         cmocka_unit_test(test_sim_takes_flags_of_run)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(test_little_memory),
+                                       cmocka_unit_test(test_silent_pipe),
+                                       cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_no_memory),
+                                       cmocka_unit_test(test_little_stack),
+                                       cmocka_unit_test(test_strategies_in_this_world),
+                                       cmocka_unit_test(test_rank_that_never_comes),
+                                       cmocka_unit_test(test_permissions),
+                                       cmocka_unit_test(test_too_many_buckets),
+                                       cmocka_unit_test(test_quiet),
+                                       cmocka_unit_test(test_sim_takes_flags_of_run)};
     return system_main(lists) + side_by_side_main(cases);
 }

@@ -92,8 +92,17 @@ static void test_rank_order(void **state)
  * step of an epoch has 7, 37 or 33 of 97 samples. */
 static void test_one_worker(void **state)
 {
-    static const char *const strategies[] = {"ring",        "ps-sync",         "hierarchical", "hybrid:auto",
-                                             "hybrid:ps=*", "hybrid:ps=fc1.*", "grouped"};
+    static const char *const strategies[] = {"ring",
+                                             "ps-sync",
+                                             "hierarchical",
+                                             "hybrid:auto",
+                                             "hybrid:ps=*",
+                                             "hybrid:ps=fc1.*",
+                                             "grouped",
+                                             "local-sgd:period=3",
+                                             "ringmaster:threshold=1",
+                                             "dc-asgd:adaptive",
+                                             "d-psgd"};
     static const int batches[] = {15, 60, 64};
     (void)state;
     if (strcmp(device, "ref") == 0) return; /* what averages is the same there */
@@ -112,7 +121,7 @@ static void test_one_worker(void **state)
         }
     }
     promise("same bytes, %s, one worker, batches of 15, 60 and 64, ragged: ring = ps-sync = hierarchical "
-            "= hybrid = grouped = solo",
+            "= hybrid = grouped = local-sgd = ringmaster = dc-asgd = d-psgd = solo",
             device);
 }
 

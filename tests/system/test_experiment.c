@@ -1,0 +1,331 @@
+/* test_experiment.c - a run in virtual time leaves the files of a run on real ranks, and so does a study of them. */
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/system/run.h"
+
+/* Promise: a run in virtual time leaves the files of a run on real ranks, with the same results and the same curve over samples. */
+/* Promise: `entrain compare --virtual` makes the study of `entrain compare`, and a page with both keeps their times apart. */
+
+#define COMMON                                                                                               \
+    "--limit-train-samples=103 --limit-test-samples=16 --epochs=2 --batch-size=8 --device=ref --lr=0.02 "    \
+    "--seed=3"
+
+/* ---- files ---- */
+
+#define OF_BOTH "--model=mlp --data=synthetic --momentum=0.9 --eval-every=30 --holdout=20 --target=90 " COMMON
+
+/* `entrain sim --out` with these flags. */
+static void simulate(const char *out, const char *flags)
+{
+    process p;
+    process_start(&p, "entrain", NULL, "sim --out=%s %s", out, flags);
+    if (process_wait(&p, 120) != 0) fail_msg("sim %s\n%s", flags, process_err(&p));
+}
+
+static json_t *result_in(const char *dir)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/result.json", dir);
+    json_t *result = json_load_file(path, 0, NULL);
+    if (result == NULL) fail_msg("no %s", path);
+    return result;
+}
+
+static void expect_same(const json_t *real, const json_t *virtual, const char *const *keys, const char *where)
+{
+    for (size_t i = 0; keys[i] != NULL; i++) {
+        const json_t *a = json_object_get(real, keys[i]), *b = json_object_get(virtual, keys[i]);
+        if (a != b && !json_equal(a, b)) /* both NULL: "bracket" of a point of the grid */
+            fail_msg("%s: %s is %s on real ranks, %s in virtual time", where, keys[i],
+                     json_dumps(a, JSON_ENCODE_ANY), json_dumps(b, JSON_ENCODE_ANY));
+    }
+}
+
+static void expect_same_lines(const char *real, const char *virtual, const char *name,
+                              const char *const *keys)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", real, name);
+    json_t *a = read_lines(path);
+    snprintf(path, sizeof path, "%s/%s", virtual, name);
+    json_t *b = read_lines(path);
+    assert_true(json_array_size(a) > 3);
+    assert_int_equal(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++)
+        expect_same(json_array_get(a, i), json_array_get(b, i), keys, path);
+    json_decref(a);
+    json_decref(b);
+}
+
+/* The members that do not depend on time or on what carries the vectors. */
+static const char *const of_result[] = {
+    "schema",          "strategy",     "strategy_options", "workers",
+    "model",           "data",         "data_sha256",      "seed",
+    "budget",          "holdout",      "target",           "device",
+    "shards",          "buckets",      "batch_size",       "lr",
+    "momentum",        "assign",       "per_worker",       "steps",
+    "updates",         "train_loss",   "train_accuracy",   "test_loss",
+    "init_sha256",     "order_sha256", "params_sha256",    "diverged",
+    "test_accuracy",   "stragglers",   "theory_bytes",     "samples_computed",
+    "samples_applied", "exit",         "payload_bytes",    NULL};
+static const char *const of_point[] = {"samples",          "update",  "holdout_loss",
+                                       "holdout_accuracy", "bracket", NULL};
+static const char *const of_step[] = {"step",     "epoch",        "samples",       "nsamples",
+                                      "update",   "base_version", "loss",          "lr",
+                                      "accuracy", "schema",       "payload_bytes", NULL};
+
+static void files_are_those_of_a_run(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync --shards=1"};
+    char out[300], again[340], flags[700];
+    (void)state;
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        snprintf(flags, sizeof flags, "-n 2 --strategy=%s " OF_BOTH, strategies[i]);
+        snprintf(out, sizeof out, "%s/virtual-%zu", system_folder(), i);
+        json_t *real = train(120, "%s", flags);
+        simulate(out, flags);
+        json_t *virtual = result_in(out);
+        expect_same(real, virtual, of_result, strategies[i]);
+        assert_null(json_object_get(real, "simulated"));
+        assert_string_equal(text_at(virtual, "simulated.clock"), "virtual");
+        expect_same_lines(train_out(), out, "eval.jsonl", of_point);
+        expect_same_lines(train_out(), out, "metrics-0.jsonl", of_step);
+        expect_same_lines(train_out(), out, "metrics-1.jsonl", of_step);
+
+        /* its own config.yaml repeats it to the last event, that of the real run to the last byte of the weights */
+        snprintf(again, sizeof again, "%s-again", out);
+        snprintf(flags, sizeof flags, "--config=%s/config.yaml", out);
+        simulate(again, flags);
+        json_t *repeated = result_in(again);
+        assert_string_equal(text_at(repeated, "simulated.log_sha256"),
+                            text_at(virtual, "simulated.log_sha256"));
+        json_decref(repeated);
+        snprintf(again, sizeof again, "%s-real", out);
+        snprintf(flags, sizeof flags, "-n 2 --shards=1 --config=%s/config.yaml", train_out());
+        simulate(again, flags);
+        repeated = result_in(again);
+        assert_string_equal(text_at(repeated, "params_sha256"), text_at(real, "params_sha256"));
+        json_decref(repeated);
+        json_decref(virtual);
+        json_decref(real);
+    }
+    promise(
+        "ring, ps-sync, W = 2: result.json, eval.jsonl and metrics of a run in virtual time = those on real "
+        "ranks, but for times and moved bytes");
+}
+
+/* More than 64 ranks share a file of metrics; the report reads it. */
+static void many_ranks_share_a_file(void **state)
+{
+    char out[300], path[400];
+    process p;
+    (void)state;
+    snprintf(out, sizeof out, "%s/many", system_folder());
+    simulate(out,
+             "-n 65 --strategy=ps-async --compute=exp:10ms --max-samples=1040 --model=mlp --data=synthetic "
+             "--limit-train-samples=520 --limit-test-samples=16 --batch-size=8 --device=ref");
+    snprintf(path, sizeof path, "%s/metrics-all.jsonl", out);
+    json_t *lines = read_lines(path), *line;
+    size_t i;
+    double samples = 0;
+    json_array_foreach(lines, i, line)
+    {
+        assert_in_range(json_integer_value(json_object_get(line, "rank")), 0, 64);
+        samples += number_at(line, "nsamples");
+    }
+    assert_true(samples > 1039 && samples < 1041);
+    json_decref(lines);
+    process_start(&p, "entrain", NULL, "report %s", out);
+    assert_int_equal(process_wait(&p, 60), 0);
+    process_start(&p, "entrain", NULL, "sim -n 2 --steps=3 --model=mlp --data=synthetic --overwrite --out=%s",
+                  out);
+    assert_int_equal(process_wait(&p, 60), 0);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+/* ---- a study ---- */
+
+#define STUDY                                                                                                \
+    "--model=mlp --data=synthetic --limit-train-samples=600 --limit-test-samples=50 --batch-size=8 "         \
+    "--device=ref --quiet --arm=ring --arm=ps-sync --arm=ps-async:lr=0.005 "
+
+static void run_entrain(int expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void run_entrain(int expected, const char *format, ...)
+{
+    char words[1024];
+    process p;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    process_start(&p, "entrain", NULL, "%s", words);
+    const int code = process_wait(&p, 200);
+    if (code != expected) fail_msg("entrain %s: exit %d\n%s", words, code, process_err(&p));
+}
+
+static json_t *json_in(const char *dir, const char *name)
+{
+    char path[600];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    json_t *all = json_load_file(path, 0, &error);
+    if (all == NULL) fail_msg("%s: %s", path, error.text);
+    return all;
+}
+
+static bool page_has(const char *dir, const char *text)
+{
+    char path[600], *line = NULL;
+    size_t room = 0;
+    bool has = false;
+    snprintf(path, sizeof path, "%s/report.html", dir);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (!has && getline(&line, &room, file) > 0)
+        has = strstr(line, text) != NULL;
+    free(line);
+    fclose(file);
+    return has;
+}
+
+/* Three arms and three seeds; run again, whatever the number of cores, the results are the same. */
+static void a_study_in_virtual_time(void **state)
+{
+    char dir[300], again[300];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/study", system_folder());
+    snprintf(again, sizeof again, "%s/study-threads", system_folder());
+    run_entrain(0, "compare --virtual -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 " STUDY "--out=%s", dir);
+    run_entrain(
+        0, "compare --virtual -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 --threads=2 " STUDY "--out=%s",
+        again); /* one at a time */
+    json_t *study = json_in(dir, "compare.json"), *report = json_in(dir, "report.json");
+    const json_t *runs = json_object_get(study, "runs");
+    assert_true(json_is_true(json_object_get(study, "simulated")));
+    assert_int_equal(json_array_size(runs), 9);
+    for (size_t i = 0; i < 9; i++) {
+        const char *run = json_string_value(json_object_get(json_array_get(runs, i), "dir"));
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(runs, i), "exit")), 0);
+        char one[400], other[400];
+        snprintf(one, sizeof one, "%s/%s", dir, run);
+        snprintf(other, sizeof other, "%s/%s", again, run);
+        json_t *a = result_in(one), *b = result_in(other);
+        assert_string_equal(text_at(a, "params_sha256"), text_at(b, "params_sha256"));
+        assert_string_equal(text_at(a, "simulated.log_sha256"), text_at(b, "simulated.log_sha256"));
+        json_decref(a);
+        json_decref(b);
+    }
+    assert_int_equal(json_array_size(json_object_get(report, "table")), 3);
+    assert_string_equal(text_at(report, "fairness"), "PASS");
+    assert_true(page_has(dir, "All runs are in virtual time"));
+    run_entrain(0,
+                "compare --virtual --resume -n 4 --compute=lognormal:10ms,0.5 --seeds=1..3 " STUDY "--out=%s",
+                dir);
+    json_decref(study);
+    json_decref(report);
+    promise("compare --virtual: 3 arms, 3 seeds, the same events on one core as on several");
+}
+
+/* The study of real ranks beside it: settings and tests of each, one curve over samples. */
+static void a_page_of_both(void **state)
+{
+    static const char *const both[] = {"even", "even, simulated"};
+    char virtual[300], real[300], page[300];
+    (void)state;
+    snprintf(virtual, sizeof virtual, "%s/study", system_folder());
+    snprintf(real, sizeof real, "%s/study-real", system_folder());
+    snprintf(page, sizeof page, "%s/page", system_folder());
+    run_entrain(0, "compare -n 4 --seeds=1,2 --threads=1 " STUDY "--out=%s", real);
+    run_entrain(0, "report %s %s --out=%s", real, virtual, page);
+    json_t *report = json_in(page, "report.json");
+    const json_t *rows = json_object_get(report, "table"), *rules = json_object_get(report, "rules"), *entry;
+    assert_int_equal(json_array_size(rows), 6);
+    size_t i, nrows[2] = {0}, npairs[2] = {0};
+    for (size_t s = 0; s < 2; s++) {
+        assert_non_null(json_object_get(json_object_get(report, "verdict"), both[s]));
+        json_array_foreach(rows, i, entry) nrows[s] += strcmp(text_at(entry, "setting"), both[s]) == 0;
+        json_array_foreach(json_object_get(report, "comparisons"), i, entry) npairs[s] +=
+            strcmp(text_at(entry, "setting"), both[s]) == 0;
+        assert_int_equal(nrows[s], 3);
+        assert_int_equal(npairs[s], 3);
+    }
+    const char *found = NULL;
+    json_array_foreach(rules, i, entry) if (strcmp(text_at(entry, "rule"), "one page") == 0) found =
+        text_at(entry, "found");
+    assert_non_null(found);
+    /* ring and ps-sync, seeds 1 and 2: the same bytes on real ranks and in virtual time */
+    assert_non_null(strstr(found, "9 of 15 runs are in virtual time"));
+    assert_non_null(strstr(found, "of 6 pairs of one arm and seed, 6 begin alike"));
+    assert_non_null(strstr(found, "4 with the same weights"));
+    assert_true(page_has(page, "Some runs are in virtual time") &&
+                page_has(page, "All settings over samples"));
+    json_decref(report);
+    run_entrain(2, "report %s %s", real, real);
+    snprintf(page, sizeof page, "%s/virtual-0", system_folder());
+    run_entrain(0, "report %s %s --out=%s/runs", page, train_out(),
+                system_folder()); /* two folders of one run */
+    promise(
+        "report of a study and a simulated one: two rankings, two families of tests, one curve over samples");
+}
+
+/* A run that fails costs no other run; a signal ends all. */
+static void a_failure_and_a_signal(void **state)
+{
+    char dir[300];
+    process p;
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/failing", system_folder());
+    run_entrain(
+        1,
+        "compare --virtual -n 2 --model=mlp --data=synthetic --limit-train-samples=400 --device=ref --quiet "
+        "--batch-size=8 --arm=ring --arm=bad=ring:lr=1000000 --out=%s",
+        dir);
+    json_t *study = json_in(dir, "compare.json");
+    const json_t *runs = json_object_get(study, "runs"), *run;
+    size_t i, nfailed = 0;
+    json_array_foreach(runs, i, run)
+    {
+        const bool is_bad = strcmp(json_string_value(json_object_get(run, "arm")), "bad") == 0;
+        assert_int_equal(json_integer_value(json_object_get(run, "exit")), is_bad);
+        if (is_bad) assert_non_null(strstr(json_string_value(json_object_get(run, "cause")), "not finite"));
+        nfailed += is_bad;
+    }
+    assert_int_equal(nfailed, 1);
+    json_decref(study);
+    snprintf(dir, sizeof dir, "%s/interrupted", system_folder());
+    process_start(&p, "entrain", NULL, "compare --virtual -n 8 --epochs=1000 --seeds=1..3 " STUDY "--out=%s",
+                  dir);
+    char first[500];
+    snprintf(first, sizeof first, "%s/runs", dir);
+    for (int tries = 0; access(first, F_OK) != 0 && tries < 2000; tries++)
+        usleep(10000);
+    process_kill(&p, SIGINT);
+    assert_int_equal(process_wait(&p, 20), 130);
+    process_nobody_left(5);
+}
+
+static void what_has_no_meaning(void **state)
+{
+    static const char *const lines[] = {
+        "compare --virtual --arm=ring --arm=ps-sync --transport=tcp",
+        "compare --virtual --arm=ring --servers=2", "compare --virtual --arm=ring --device=cuda",
+        "compare --arm=ring --compute=exp:10ms", "compare --arm=ring -n 2000"};
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        run_entrain(2, "%s --data=synthetic --out=%s/none", lines[i], system_folder());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(many_ranks_share_a_file),
+        cmocka_unit_test(a_study_in_virtual_time),  cmocka_unit_test(a_page_of_both),
+        cmocka_unit_test(a_failure_and_a_signal),   cmocka_unit_test(what_has_no_meaning)};
+    return system_main(tests);
+}
