@@ -113,7 +113,7 @@ static double level_of(const eni_study *study, size_t arm, const double *levels)
     const char *mine = own_of(study, arm, "optimizer");
     for (size_t b = 0; b < arm; b++) {
         const char *its = own_of(study, b, "optimizer");
-        if ((study->arms[b].studies & study->arms[arm].studies) == 0) continue;
+        if (study->ndirs > 1 && (study->arms[b].studies & study->arms[arm].studies) == 0) continue;
         const bool is_same = mine == NULL || its == NULL ? mine == its : strcmp(mine, its) == 0;
         if (is_same && !isnan(levels[b])) return levels[b];
     }
@@ -241,7 +241,7 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
 {
     double least = 0, most = 0, fewest, greatest;
     const eni_run *low = NULL, *lowest = NULL;
-    for (size_t i = 0; i < study->ndirs; i++) {
+    for (size_t i = 0; i == 0 || i < study->ndirs; i++) {
         if (!budget_of(study, i, &fewest, &greatest, &lowest)) continue;
         if (low != NULL && fewest / greatest >= least / most) continue;
         low = lowest;

@@ -159,9 +159,11 @@ json_t *eni_histogram_json(const eni_histogram *h, bool has_bins)
     ENI_JSON_SET_INTS(o, {"p50", eni_histogram_quantile(h, 0.50)}, {"p95", eni_histogram_quantile(h, 0.95)},
                       {"p99", eni_histogram_quantile(h, 0.99)}, {"max", h->max}, {"count", h->count},
                       {"sum", h->sum});
-    for (uint32_t v = 0; has_bins && v < h->bins; v++)
-        if (h->bin[v] > 0)
-            json_array_append_new(bins, json_pack("[I, I]", (json_int_t)v, (json_int_t)h->bin[v]));
+    const uint32_t last = h->max < ENI_HISTOGRAM_MAX ? (uint32_t)h->max : ENI_HISTOGRAM_MAX;
+    for (uint32_t v = 0; has_bins && v <= last; v++)
+        if (eni_histogram_at(h, v) > 0)
+            json_array_append_new(bins,
+                                  json_pack("[I, I]", (json_int_t)v, (json_int_t)eni_histogram_at(h, v)));
     json_object_set_new(o, "histogram", bins);
     return o;
 }
