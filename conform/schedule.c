@@ -144,7 +144,8 @@ static void draw_times(trial *t)
     if (!t->recording.claims || sim->nranks == 1 || below(t, 3) > 0) return;
     for (int i = 0; i < sim->nranks; i++)
         t->leave_ns[i] = INT64_MAX;
-    t->leave_ns[1 + below(t, (uint64_t)sim->nranks - 1)] = (int64_t)between(t, ENI_MILLI, 12 * ENI_MILLI);
+    const uint64_t leaver = 1 + below(t, (uint64_t)sim->nranks - 1);
+    t->leave_ns[leaver] = (int64_t)between(t, ENI_MILLI, 12 * ENI_MILLI);
     sim->leave_ns = t->leave_ns;
 }
 
