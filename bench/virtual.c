@@ -15,7 +15,7 @@
 #include "bench/programs.h"
 #include "config/config.h"
 #include "core/memory.h"
-#include "runtime/sim/quadratic.h"
+#include "tests/strategies/quadratic.h"
 #include "virtual/network.h"
 
 typedef struct trial {
@@ -97,7 +97,8 @@ static en_status time_store(trial *t)
     const float one = 1;
     eni_hyper hyper = c->hyper;
     hyper.lr = 1e-6;
-    if (eni_buckets_new(c->problem->tensors, c->problem->ntensors, count, c->bucket_cap_bytes, &buckets) != EN_OK)
+    if (eni_buckets_new(c->problem->tensors, c->problem->ntensors, count, c->bucket_cap_bytes, &buckets) !=
+        EN_OK)
         return EN_ENOMEM;
     for (size_t i = 0; i < sizeof vector / sizeof *vector; i++)
         if ((vector[i] = eni_alloc_array(count, sizeof(float))) == NULL) return EN_ENOMEM;
@@ -127,15 +128,18 @@ static void report(const trial *t, bool is_json)
     getrusage(RUSAGE_SELF, &used);
     const double mb = (double)used.ru_maxrss / 1024, ranks = t->v.sim.nranks;
     const double rank_kb = (t->kb_begun - t->kb_before) / ranks;
-    printf(is_json ? "{\"bench\": \"virtual\", \"strategy\": \"%s\", \"ranks\": %d, \"elements\": %" PRIu64
-                     ", \"gradients\": %" PRIu64 ", \"events\": %" PRIu64
-                     ", \"seconds\": %.6f, \"gradient_s\": %.6f, \"store_s\": %.6f, \"overhead\": %.3f, "
-                     "\"beside_gradients\": %.3f, \"mb\": %.0f, \"rank_kb\": %.1f}\n"
-                   : "%s: %d ranks, %" PRIu64 " elements, %" PRIu64 " gradients, %" PRIu64
-                     " events: %.3f s of one core, gradients %.3f s, means and steps %.3f s: %.3f times both, %.3f "
-                     "times the gradients; %.0f MB at most, %.1f KB for a rank that has not written\n",
-           t->v.sim.strategy->name, t->v.sim.nranks, t->problem.count, t->gradients, t->result.events, t->run_s,
-           t->gradient_s, t->store_s, t->run_s / (t->gradient_s + t->store_s), t->run_s / t->gradient_s, mb, rank_kb);
+    printf(
+        is_json
+            ? "{\"bench\": \"virtual\", \"strategy\": \"%s\", \"ranks\": %d, \"elements\": %" PRIu64
+              ", \"gradients\": %" PRIu64 ", \"events\": %" PRIu64
+              ", \"seconds\": %.6f, \"gradient_s\": %.6f, \"store_s\": %.6f, \"overhead\": %.3f, "
+              "\"beside_gradients\": %.3f, \"mb\": %.0f, \"rank_kb\": %.1f}\n"
+            : "%s: %d ranks, %" PRIu64 " elements, %" PRIu64 " gradients, %" PRIu64
+              " events: %.3f s of one core, gradients %.3f s, means and steps %.3f s: %.3f times both, %.3f "
+              "times the gradients; %.0f MB at most, %.1f KB for a rank that has not written\n",
+        t->v.sim.strategy->name, t->v.sim.nranks, t->problem.count, t->gradients, t->result.events, t->run_s,
+        t->gradient_s, t->store_s, t->run_s / (t->gradient_s + t->store_s), t->run_s / t->gradient_s, mb,
+        rank_kb);
 }
 
 static en_status run(trial *t, const eni_config *c, const char *plugins)
