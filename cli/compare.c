@@ -196,7 +196,10 @@ static en_status make_base(comparison *c)
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
     EN_TRY(eni_config_become(&c->base, c->is_virtual ? ENI_SIM : ENI_RUN));
-    if (c->is_virtual) EN_TRY(eni_config_set(&c->base, "model", c->context->config->model, "--model"));
+    if (c->is_virtual) {
+        EN_TRY(eni_config_set(&c->base, "model", c->context->config->model, "--model"));
+        EN_TRY(eni_config_resolve(&c->base)); /* a network has defaults of its own */
+    }
     c->base.overwrite = true; /* the lock on the study's folder covers those of its runs */
     eni_free(c->base.resume);
     c->base.resume = NULL;
@@ -335,6 +338,18 @@ static json_t *describe_plan(const comparison *c)
                      baseline);
 }
 
+/* Flags that need --virtual. */
+static en_status check_real(const eni_config *config)
+{
+    const char *what = eni_config_is_given(config, "compute")       ? "--compute"
+                       : eni_config_is_given(config, "server-time") ? "--server-time"
+                       : config->workers > REAL_WORKERS             ? "-n above 1024"
+                                                                    : NULL;
+    if (what == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "compare", "%s is for runs in virtual time; give --virtual too, or omit it",
+                    what);
+}
+
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
@@ -344,10 +359,7 @@ static en_status collect(comparison *c)
     if (config->target <= 0)
         return eni_fail(EN_EINVAL, "compare",
                         "--target=0: arms are compared by the time to a target; give a percentage above 0");
-    if (!c->is_virtual && (eni_config_is_given(config, "compute") || config->workers > REAL_WORKERS))
-        return eni_fail(EN_EINVAL, "compare",
-                        "%s is for runs in virtual time; give --virtual too, or omit it",
-                        config->workers > REAL_WORKERS ? "-n above 1024" : "--compute");
+    if (!c->is_virtual) EN_TRY(check_real(config));
     EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
@@ -647,7 +659,7 @@ static en_status start(comparison *c, pool *p, const planned *t)
         place++;
     EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
     en_status st = set_run(c, &run, t->setting, t->seed, t->dir, 0);
-    if (st == EN_OK) st = eni_simulation_start(&run, &p->simulations[place]);
+    if (st == EN_OK) st = eni_simulation_start(&run, place, p->n, &p->simulations[place]);
     eni_config_fini(&run);
     p->runs[place] = *t;
     p->nrunning += st == EN_OK;

@@ -13,7 +13,7 @@ typedef struct eni_compute {
 
 /* --device, --precision, --tf32, --deterministic. "cuda" without a number is the GPU of process `local_rank`
  * among the `nlocal` of this host (ops/device.h). The schema outlives it. Returns the errors of
- * eni_device_open_with, and EN_EINVAL for a precision that this device does not have (logged). */
+ * eni_device_open_with, and EN_EINVAL for fp16 on a device of the host (logged). */
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,
                            int nlocal, const en_schema *schema, eni_compute *compute_out);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,22 @@
 
 static const char self[] = "/proc/self/exe";
 
-/* Runs between fork and exec: only async-signal-safe calls. */
-static void become(char **argv, pid_t parent, int log_fd)
+/* Its share of this process's cores: as many for each, since a run reports how many it had. */
+static cpu_set_t cores_of(int place, int n)
 {
+    cpu_set_t all, own;
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return own;
+    const int each = CPU_COUNT(&all) / n;
+    for (int cpu = 0, i = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && i++ / (each > 0 ? each : 1) == place) CPU_SET(cpu, &own);
+    return own;
+}
+
+/* Runs between fork and exec: only async-signal-safe calls. An empty set of cores is refused, and all stay. */
+static void become(char **argv, pid_t parent, int log_fd, const cpu_set_t *cores)
+{
+    (void)!sched_setaffinity(0, sizeof *cores, cores);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -48,14 +62,15 @@ static char **command_of(char *const *flags)
     return argv;
 }
 
-en_status eni_simulation_start(const eni_config *run, eni_simulation *simulation_out)
+en_status eni_simulation_start(const eni_config *run, int place, int n, eni_simulation *simulation_out)
 {
     const pid_t parent = getpid();
+    const cpu_set_t cores = cores_of(place, n);
     char **flags = eni_config_argv(run, ENI_SIM, "entrain"),
          **argv = flags == NULL ? NULL : command_of(flags);
     const int log_fd = memfd_create("entrain sim", MFD_CLOEXEC);
     const pid_t pid = log_fd < 0 || argv == NULL ? -1 : fork();
-    if (pid == 0) become(argv, parent, log_fd);
+    if (pid == 0) become(argv, parent, log_fd, &cores);
     if (pid > 0)
         *simulation_out = (eni_simulation){pid, log_fd};
     else if (log_fd >= 0)

@@ -15,8 +15,9 @@ typedef struct eni_simulation {
     int log_fd; /* a file of its messages */
 } eni_simulation;
 
-/* Starts one with the flags of `run` (of `entrain sim`). EN_EIO, EN_ENOMEM, logged. */
-en_status eni_simulation_start(const eni_config *run, eni_simulation *simulation_out);
+/* Starts one with the flags of `run` (of `entrain sim`), on its share of the cores: the place-th of n. EN_EIO, EN_ENOMEM,
+ * logged. */
+en_status eni_simulation_start(const eni_config *run, int place, int n, eni_simulation *simulation_out);
 
 /* Waits until one of n has ended, prints its messages and zeroes it. EN_OK: *which_out is its place, and its first error, or what
  * killed it, is in cause_out ("": it ended well). EN_EINTR: a signal is pending in signal_fd (-1: none), and they go on. */

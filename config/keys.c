@@ -590,7 +590,7 @@ const eni_key eni_keys[] = {
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, V, 0, NULL,
          "each link; then, after ';', those of some: 8-15=rate:100Mbit,delay:20ms, servers=.., "
          "or machines=.., which the ranks of a machine (--local-size) share"),
-    TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V, 0, "no time",
+    TEXT("server-time", NULL, server_time, NULL, "LAW|TIME[/MB]", check_server_time, NULL, V | C, 0, "no time",
          "how long a server works on a message, one at a time: 200us, exp:200us, 1ms/MB, 200us+1ms/MB"),
     TEXT("replay-order", NULL, replay_order, NULL, "OUT", NULL, NULL, V, 0, "the order of virtual time",
          "play the order of a run with --record-order and this --out: the same weights"),

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "config/keys.h"
 #include "core/checkpoint_name.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -198,12 +199,13 @@ static bool is_over(const eni_config *config, const char *path, const holding *h
 }
 
 /* EN_EINVAL, logged with the contents and the remedies. */
-static en_status refuse(const char *path, const holding *h)
+static en_status refuse(const eni_config *config, const char *path, const holding *h)
 {
+    const bool may_resume = !h->is_finished && eni_config_takes(config, "resume");
     return eni_fail(EN_EINVAL, "out",
                     "--out=%s has %s %s (%s%s): %s--overwrite replaces it, another --out keeps it", path,
                     h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
-                    h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto resumes it, ");
+                    h->nnamed > NAMED ? ", .." : "", may_resume ? "--resume=auto resumes it, " : "");
 }
 
 static en_status refuse_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
@@ -247,7 +249,7 @@ static en_status decide(const eni_config *config, const char *path, const holdin
             path);
     if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
     if (use == ENI_OUT_RUN && is_over(config, path, h)) return EN_ESTOP;
-    return config->resume != NULL ? decide_resume(config, path, h, use) : refuse(path, h);
+    return config->resume != NULL ? decide_resume(config, path, h, use) : refuse(config, path, h);
 }
 
 /* ---- locking ------------------------------------------------------------------------------------------- */

@@ -144,7 +144,8 @@ static void draw_times(trial *t)
     if (!t->recording.claims || sim->nranks == 1 || below(t, 3) > 0) return;
     for (int i = 0; i < sim->nranks; i++)
         t->leave_ns[i] = INT64_MAX;
-    t->leave_ns[1 + below(t, (uint64_t)sim->nranks - 1)] = (int64_t)between(t, ENI_MILLI, 12 * ENI_MILLI);
+    const uint64_t leaver = 1 + below(t, (uint64_t)sim->nranks - 1);
+    t->leave_ns[leaver] = (int64_t)between(t, ENI_MILLI, 12 * ENI_MILLI);
     sim->leave_ns = t->leave_ns;
 }
 
@@ -240,29 +241,29 @@ static void draw(trial *t, const eni_conform_config *c, eni_judgement *judgement
     draw_options(t, c, judgement);
     draw_world(t, c->reference);
     draw_problem(t);
+    /* One draw a statement: the order within an expression is the compiler's. */
+    r->nshards = has_store ? 1 + (int)below(t, 3) : 1;
+    r->micro_batches = (uint64_t)r->nranks * (6 + below(t, 20));
+    r->micro_batches += below(t, (uint64_t)r->nranks); /* the last round of a fixed assignment is ragged */
+    r->claims = has_store && !(flags & EN_SYNCHRONOUS) && below(t, 4) > 0;
     t->sim = (eni_sim_config){.strategy = c->strategy,
                               .hooks = c->hooks,
                               .problem = &t->problem,
                               .nranks = r->nranks,
-                              .nshards = has_store ? 1 + (int32_t)below(t, 3) : 1,
-                              .local_size = r->per_host > 1 ? r->per_host : 0,
+                              .nshards = r->nshards,
+                              .local_size = flags & EN_LEADERS_ARE_CLIENTS ? r->per_host : 0,
                               .groups = flags & EN_USES_GROUPS ? r->group : NULL,
                               .seed = t->key.seed,
-                              .micro_batches =
-                                  (uint64_t)r->nranks * (6 + below(t, 20)) + below(t, (uint64_t)r->nranks),
+                              .micro_batches = r->micro_batches,
+                              .assign = r->claims ? ENI_SIM_CLAIM : ENI_SIM_FIXED,
                               .bucket_cap_bytes = CAP_BYTES,
                               .trace = record,
                               .trace_user = t,
                               .traces_taken = true,
                               .max_events = 1000000,
                               .weights_out = t->model};
-    if (flags & EN_LEADERS_ARE_CLIENTS) t->sim.local_size = r->per_host;
-    r->claims = has_store && !(flags & EN_SYNCHRONOUS) && below(t, 4) > 0;
-    t->sim.assign = r->claims ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
     draw_times(t);
     draw_rates(t, c->reference);
-    r->nshards = t->sim.nshards;
-    r->micro_batches = t->sim.micro_batches;
     r->samples = samples_of;
     r->gradient = gradient_at;
     r->user = t;

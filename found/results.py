@@ -137,6 +137,8 @@ def best_momentum(lab):
     figure = dict(title="Test loss by momentum, rate 0.02", x="momentum", y="test loss", log="y",
                   series=[(f"W = {w}", [(m, min(mean[w, m], 1e3)) for m in momenta]) for w in workers])
     return told(found, len(seeds), table(("W", *(f"m = {m:g}" for m in momenta)), rows), figure,
+                f"The best momentum is {', '.join(f'{best[w]:g} with {w}' for w in workers)} workers; at 0.9 the loss is "
+                f"{' and '.join(f'{mean[w, 0.9] / mean[w, 0]:.1f}' for w in workers[1:])} times that at 0 with 4 and 16. "
                 "With rate and momentum tuned together the effect is not visible at this size.")
 
 
@@ -295,7 +297,9 @@ def softsync_rate(lab):
     figure = dict(title="30 workers, mlp: test accuracy by rate", x="rate", y="accuracy, %", log="x",
                   series=[(label, [(rate, np.mean(ends[kind, rate]), min(ends[kind, rate]), max(ends[kind, rate])) for rate in rates])
                           for kind, label in (("staleness", "rate / staleness"), ("none", "constant rate"))])
-    return told(bool(good), len(seeds), table(("rate", "divided by the staleness", "constant"), rows), figure)
+    ahead = sum(a > b for rate in rates for a, b in zip(ends["staleness", rate], ends["none", rate]))
+    return told(bool(good), len(seeds), table(("rate", "divided by the staleness", "constant"), rows), figure,
+                f"The divided rate ends higher in {ahead} of {len(rates) * len(seeds)} pairs of one rate and seed.")
 
 
 # ---- R11 ----

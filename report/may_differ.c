@@ -21,13 +21,14 @@ const eni_may_differ eni_may_differ_table[] = {
      "data-on-device "
      "transport max-workers insecure state-every server-timeout "
      "server-restarts on-worker-loss elastic max-restarts peer-timeout join-timeout hook-timeout "
-     "compute local-size join leave elements bucket-cap "
+     "compute server-time local-size join leave elements bucket-cap "
      "straggler net eval-every eval-first eval-points target eval-batch-size"},
     {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
-     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace record-order token-file "
+     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace record-order "
+     "token-file "
      "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
-     "retry-busy virtual events storm promise json "
+     "retry-busy virtual events storm promise json replay-order "
      "nnodes node-rank master-addr master-port init-method host-id"}, /* a study runs on one host */
 
     /* ---- facts ---- */

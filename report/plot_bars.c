@@ -25,6 +25,15 @@ static en_status draw_panels(eni_canvas *canvas, double most, const char *absent
 /* A picture of many ranks has the first few; the CSV has all. */
 enum { MANY_RANKS = 16, FEW_RANKS = 8 };
 
+/* A simulated server has no times of its own. */
+static bool has_time(const eni_role *role)
+{
+    double ns = 0;
+    for (int p = 0; p < ENI_PHASES; p++)
+        ns += role->ns[p];
+    return ns > 0;
+}
+
 static bool is_drawn(const eni_run *run, int rank)
 {
     return run->workers <= MANY_RANKS || rank < FEW_RANKS;
@@ -116,7 +125,8 @@ static en_status draw_steps(eni_canvas *canvas, size_t setting, double longest)
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nroles; i++) {
-            if (!is_drawn(run, run->roles[i].rank)) continue;
+            const eni_role *role = &run->roles[i];
+            if (!is_drawn(run, role->rank) || (run->simulated != NULL && !has_time(role))) continue;
             eni_plot_add_row(&plot, "%s · %s", study->arms[a].name, run->roles[i].name);
             put_phases(&plot, setting, a, run->roles[i].name);
         }

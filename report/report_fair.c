@@ -113,7 +113,7 @@ static double level_of(const eni_study *study, size_t arm, const double *levels)
     const char *mine = own_of(study, arm, "optimizer");
     for (size_t b = 0; b < arm; b++) {
         const char *its = own_of(study, b, "optimizer");
-        if ((study->arms[b].studies & study->arms[arm].studies) == 0) continue;
+        if (study->ndirs > 1 && (study->arms[b].studies & study->arms[arm].studies) == 0) continue;
         const bool is_same = mine == NULL || its == NULL ? mine == its : strcmp(mine, its) == 0;
         if (is_same && !isnan(levels[b])) return levels[b];
     }
@@ -241,7 +241,7 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
 {
     double least = 0, most = 0, fewest, greatest;
     const eni_run *low = NULL, *lowest = NULL;
-    for (size_t i = 0; i < study->ndirs; i++) {
+    for (size_t i = 0; i == 0 || i < study->ndirs; i++) {
         if (!budget_of(study, i, &fewest, &greatest, &lowest)) continue;
         if (low != NULL && fewest / greatest >= least / most) continue;
         low = lowest;
@@ -326,6 +326,24 @@ static void find_difference(const eni_study *study, const char *key, char *text)
     }
 }
 
+/* The conditions of the other studies on the page, where they differ from the first one's. */
+static void add_more_conditions(const eni_study *study, json_t *first, char *odd, char *list)
+{
+    const json_t *more = json_object_get(study->index, "more");
+    for (size_t i = 0; i < json_array_size(more); i++) {
+        json_t *conditions = json_object_get(json_array_get(more, i), "conditions"), *value;
+        const char *key, *before = "";
+        json_object_foreach(conditions, key, value)
+        {
+            if (json_object_get(first, key) == NULL) find_difference(study, key, odd);
+            if (json_equal(value, json_object_get(first, key)) || !json_is_string(value)) continue;
+            if (before[0] == 0) eni_text_add(list, ENI_RULE_TEXT, "; in %s: ", study->dir[i + 1]);
+            eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", before, key, json_string_value(value));
+            before = ", ";
+        }
+    }
+}
+
 /* Arms may differ in keys of their own (may_differ.h); a condition that is set for some of them only makes
  * the comparison unfair. */
 static void rule_conditions(const eni_study *study, eni_fairness *fairness)
@@ -341,6 +359,7 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
         if (json_is_string(value) && strcmp(key, "data") != 0)
             eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
     }
+    add_more_conditions(study, conditions, odd, list);
     found(fairness, odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 

@@ -51,7 +51,8 @@ static void rename_in(json_t *index, json_t *list, json_t *entry, const char *ke
     json_object_set_new(entry, "name", json_string(name));
     json_array_foreach(list_of(index, "runs"), i, run) if (eni_json_says(run, key, old))
         json_object_set_new(run, key, json_string(name));
-    json_t *seeds = json_object_get(json_object_get(index, "plan"), "seeds"), *n = json_object_get(seeds, old);
+    json_t *seeds = json_object_get(json_object_get(index, "plan"), "seeds"),
+           *n = json_object_get(seeds, old);
     if (strcmp(key, "setting") == 0 && n != NULL) json_object_set(seeds, name, n);
 }
 
@@ -70,7 +71,7 @@ static void add_settings(json_t *all, json_t *index)
 
 static bool is_same_arm(const json_t *a, const json_t *b)
 {
-    static const char *const keys[] = {"strategy", "options", "lr"};
+    static const char *const keys[] = {"strategy", "options", "lr", "condition"};
     bool is_same = true;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *one = json_object_get(a, keys[i]), *other = json_object_get(b, keys[i]);
@@ -124,9 +125,11 @@ void eni_merge_add(json_t *all, json_t *index)
         json_object_set_new(run, "order", json_integer(first + order));
         json_array_append(runs, run);
     }
-    if (!json_equal(json_object_get(plan, "baseline"), json_object_get(json_object_get(index, "plan"), "baseline")))
+    if (!json_equal(json_object_get(plan, "baseline"),
+                    json_object_get(json_object_get(index, "plan"), "baseline")))
         json_object_set_new(plan, "baseline", json_null());
     json_t *more = json_object_get(all, "more");
     if (more == NULL) json_object_set_new(all, "more", more = json_array());
-    json_array_append(more, list_of(index, "argv"));
+    json_array_append_new(more, json_pack("{s:O?, s:O?}", "argv", json_object_get(index, "argv"),
+                                          "conditions", json_object_get(index, "conditions")));
 }

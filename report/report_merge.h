@@ -11,7 +11,7 @@ enum { ENI_MERGED_MAX = 8 };
 void eni_merge_mark(json_t *index, int study);
 
 /* Adds a marked index to `all`: its settings, renamed where they have the name of another ("even, simulated"); its arms, those
- * of one name, strategy, options and rate being the same; its seeds, runs and plan, without a primary comparison of its own.
+ * of one name, strategy, options and rate being the same; its seeds, runs and plan, without a primary comparison of its own. Its "argv" and "conditions" become an entry of "more".
  * Parts that a malformed index lacks are left out: the reader of `all` finds them missing. */
 void eni_merge_add(json_t *all, json_t *index);
 

@@ -269,7 +269,7 @@ static en_status write_command(eni_canvas *canvas)
     write_line(canvas->page, argv);
     for (size_t i = 0; i < json_array_size(more); i++) {
         fputc('\n', canvas->page);
-        write_line(canvas->page, json_array_get(more, i));
+        write_line(canvas->page, json_object_get(json_array_get(more, i), "argv"));
     }
     fputs("</pre>\n", canvas->page);
     return EN_OK;

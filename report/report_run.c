@@ -368,11 +368,15 @@ static en_status load_simulated(eni_json *reader, eni_run *run)
     if (!json_is_object(simulated)) return EN_OK;
     eni_json_at(reader, "simulated");
     const char *compute = eni_json_need_text(reader, simulated, "compute"),
-               *net = eni_json_need_text(reader, simulated, "net");
+               *net = eni_json_need_text(reader, simulated, "net"),
+               *server = eni_json_text(reader, simulated, "server_time");
+    size_t bytes;
     EN_TRY(reader->status);
-    const size_t bytes = strlen(compute) + strlen(net) + sizeof "compute , net ";
-    if ((run->simulation = eni_alloc(bytes)) == NULL) return EN_ENOMEM;
-    snprintf(run->simulation, bytes, "compute %s, net %s", compute, net);
+    FILE *text = open_memstream(&run->simulation, &bytes);
+    if (text == NULL) return EN_ENOMEM;
+    fprintf(text, "compute %s, net %s%s%s", compute, net, server != NULL ? ", server " : "",
+            server != NULL ? server : "");
+    if (fclose(text) != 0) return EN_ENOMEM;
     run->simulated = run->simulation;
     return EN_OK;
 }
@@ -430,6 +434,6 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->present);
     eni_free(run->pipeline.turns);
     free(run->notes);
-    eni_free(run->simulation);
+    free(run->simulation);
     json_decref(run->result);
 }

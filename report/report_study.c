@@ -135,7 +135,7 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
 
 bool eni_study_has_arm(const eni_study *study, size_t setting, size_t arm)
 {
-    return (study->arms[arm].studies >> study->settings[setting].study & 1) != 0;
+    return study->ndirs < 2 || (study->arms[arm].studies >> study->settings[setting].study & 1) != 0;
 }
 
 bool eni_study_is_real(const eni_study *study, size_t setting)

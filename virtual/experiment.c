@@ -377,6 +377,7 @@ static void add_simulated(const eni_experiment *e, const eni_sim_result *r, json
     eni_json_set_text(o, "clock", "virtual");
     eni_json_set_text(o, "compute", c->compute);
     eni_json_set_text(o, "net", c->net);
+    if (c->server_time != NULL) eni_json_set_text(o, "server_time", c->server_time);
     if (r != NULL) {
         eni_json_set_int(o, "events", r->events);
         eni_json_set_text(o, "log_sha256", r->log_sha256);

@@ -12,7 +12,7 @@
 #include "tests/ops/trial.h"
 
 /* Promise: Our own loops on the cpu device give the same bits with one thread and with four.
- * Promise: In bf16 a CPU rounds factors to the nearest even number of 8 bits, NaN stays NaN, and sums are float32.
+ * Promise: In bf16 a CPU rounds factors to nearest, ties to even; NaN stays NaN, and sums are float32.
  * Promise: A batch that is not finite leaves running statistics unchanged, and evaluation writes none. */
 
 static eni_device ref, cpu, cpu2, cpu4; /* with one, two and four threads */

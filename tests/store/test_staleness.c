@@ -90,6 +90,10 @@ static void values_take_memory_as_they_come(void **state)
         for (uint32_t v = 0; v < WIDE; v++)
             assert_true(eni_histogram_at(&h, v) == want[v] && eni_histogram_at(&copy, v) == want[v]);
         assert_int_equal(eni_histogram_quantile(&copy, 0.3), eni_histogram_quantile(&h, 0.3));
+        json_t *a = eni_histogram_json(&h, true), *b = eni_histogram_json(&copy, true);
+        assert_true(json_equal(a, b) && json_array_size(json_object_get(a, "histogram")) > 90);
+        json_decref(a);
+        json_decref(b);
     }
     eni_histogram_fini(&h);
     eni_histogram_fini(&copy);

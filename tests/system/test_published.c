@@ -5,7 +5,8 @@
 
 #include "tests/system/run.h"
 
-/* Promise: The published asynchronous strategies keep their rules on real ranks. */
+/* Promise: The published asynchronous strategies keep their rules on real ranks.
+ * Promise: Words of help and papers find strategies. */
 
 #define JOB                                                                                                  \
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=1200 --limit-test-samples=64 "          \
@@ -82,10 +83,47 @@ static void test_easgd_warns(void **state)
     if (strstr(process_err(&p), "2 / (W + 1) = 0.5") == NULL) fail_msg("%s", process_err(&p));
 }
 
+/* The words of the papers, and of those who look for them. */
+static void test_words_find_them(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words, *strategy;
+    } of[] = {{"'local SGD'", "local-sgd"},
+              {"post-local", "local-sgd"},
+              {"DiLoCo", "diloco"},
+              {"staleness-aware", "softsync"},
+              {"gossip", "d-psgd"},
+              {"Ringmaster", "ringmaster"},
+              {"'elastic averaging'", "easgd"},
+              {"eamsgd", "easgd"},
+              {"'delay compensated'", "dc-asgd"},
+              {"Lian", "d-psgd"},
+              {"bmuf", "slowmo"},
+              {"decentralized", "d-psgd"},
+              {"Mishchenko", "delay-adaptive"},
+              {"n-softsync", "softsync"},
+              {"asynchronous", "ringmaster"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char line[32];
+        process p;
+        snprintf(line, sizeof line, "\n%s ", of[i].strategy);
+        process_start(&p, "entrain", NULL, "strategies %s", of[i].words);
+        const int code = process_wait(&p, 30);
+        if (code != 0 || strstr(process_out(&p), line) == NULL)
+            fail_msg("%s: exit %d, no %s in\n%s%s", of[i].words, code, of[i].strategy, process_out(&p),
+                     process_err(&p));
+    }
+    promise("`entrain strategies WORDS`: %d words find their strategies", (int)(sizeof of / sizeof *of));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ringmaster), cmocka_unit_test(test_softsync),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ringmaster),
+                                       cmocka_unit_test(test_softsync),
                                        cmocka_unit_test(test_those_that_step_on_all),
-                                       cmocka_unit_test(test_easgd), cmocka_unit_test(test_easgd_warns)};
+                                       cmocka_unit_test(test_easgd),
+                                       cmocka_unit_test(test_easgd_warns),
+                                       cmocka_unit_test(test_words_find_them)};
     return system_main(tests);
 }

@@ -143,21 +143,21 @@ static void a_recorded_order_is_played(void **state)
 
 static void what_does_not_fit_is_not_played(void **state)
 {
-    static const char *const others[][2] = {{"-n 3", "metrics-2.jsonl"},
-                                            {"-n 2 --shards=1", "shard 0 of 1"},
-                                            {"-n 2 --model=mlp", "elements"},
-                                            {"-n 2 --steps=11", "micro-batch"},
-                                            {"-n 2 --strategy=ps-sync", "no call"},
-                                            {"-n 2 --strategy=ring", "servers"},
-                                            {"-n 2 --lr=0.03", "params_sha256"}};
+    static const char *const others[][3] = {{"ps-async", "-n 3", "metrics-2.jsonl"},
+                                            {"ps-async", "-n 2 --shards=1", "shard 0 of 1"},
+                                            {"ps-async", "-n 2 --model=mlp", "elements"},
+                                            {"ps-async", "-n 2 --steps=11", "micro-batch"},
+                                            {"ps-sync", "-n 2", "no call"},
+                                            {"ring", "-n 2", "servers"},
+                                            {"ps-async", "-n 2 --lr=0.03", "params_sha256"}};
     process p;
     char path[256];
     (void)state;
     json_decref(train(120, "-n 2 --record-order " RECORDED, "ps-async", "convnet"));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (replay(&p, "ps-async", "convnet", others[i][0]) != 2 ||
-            process_says(&p, "--replay-order", others[i][1]) != 1)
-            fail_msg("%s:\n%s", others[i][0], process_err(&p));
+        if (replay(&p, others[i][0], "convnet", others[i][1]) != 2 ||
+            process_says(&p, "--replay-order", others[i][2]) != 1)
+            fail_msg("%s %s:\n%s", others[i][0], others[i][1], process_err(&p));
     snprintf(path, sizeof path, "%s/metrics-1.jsonl", train_out()); /* its last line is lost */
     json_t *steps = read_lines(path);
     FILE *file = fopen(path, "w");
@@ -199,8 +199,7 @@ static void a_partner_that_never_comes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real),
-                                       cmocka_unit_test(timing_is_told),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(virtual_is_real), cmocka_unit_test(timing_is_told),
                                        cmocka_unit_test(a_recorded_order_is_played),
                                        cmocka_unit_test(what_does_not_fit_is_not_played),
                                        cmocka_unit_test(a_partner_that_never_comes)};
