@@ -15,7 +15,7 @@
 #include "bench/programs.h"
 #include "config/config.h"
 #include "core/memory.h"
-#include "runtime/sim/quadratic.h"
+#include "tests/strategies/quadratic.h"
 #include "virtual/network.h"
 
 typedef struct trial {

@@ -221,7 +221,7 @@ static void add_point(sim_trial *t, uint64_t samples, double seconds, double los
     json_array_append_new(t->curve, point);
 }
 
-/* The quadratic at this moment. */
+/* The made-up problem at this moment. */
 static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
     sim_trial *t = user;
@@ -245,7 +245,7 @@ static en_status open_skewed(sim_trial *t)
                         "--%s keeps the run of a network, and without --model there is none; give "
                         "--model=mlp, or omit it",
                         c->out != NULL ? "out" : "save");
-    t->v.sim.problem = &t->skewed.base.problem;
+    t->v.sim.problem = &t->skewed.problem;
     t->v.sim.evaluate = evaluate;
     t->v.sim.evaluate_user = t;
     return eni_skewed_init(&t->skewed, (uint64_t)c->elements, (uint64_t)c->seed,

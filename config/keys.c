@@ -612,7 +612,7 @@ const eni_key eni_keys[] = {
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
          "when a rank leaves, after its step; may be repeated"),
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, 0, NULL, "lines of the event log to show"),
-    BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
+    BOOL("storm", NULL, storm, "off", V, 0, NULL,
          "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
     INT("seeds", NULL, storms, "1", 1, 1e9, "N", V | F, FIRST, NULL, "with --storm, and for conform: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, 0, NULL,

@@ -212,26 +212,17 @@ static void add_counts(void *to, const count *counts, const json_t *o)
 static en_status add_histogram(eni_histogram *into, const json_t *o)
 {
     const json_t *bins = json_object_get(o, "histogram");
-    uint64_t *bin = eni_alloc_array(ENI_HISTOGRAM_MAX + 1, sizeof *bin);
-    if (bin == NULL) return EN_ENOMEM;
-    eni_histogram from = {.count = eni_json_int_of(o, "count"),
-                          .sum = eni_json_int_of(o, "sum"),
-                          .max = eni_json_int_of(o, "max"),
-                          .bin = bin};
-    en_status st = EN_OK;
-    for (size_t i = 0; i < json_array_size(bins) && st == EN_OK; i++) {
+    const eni_histogram sums = {.count = eni_json_int_of(o, "count"),
+                                .sum = eni_json_int_of(o, "sum"),
+                                .max = eni_json_int_of(o, "max")};
+    for (size_t i = 0; i < json_array_size(bins); i++) {
         const json_t *pair = json_array_get(bins, i);
         const json_int_t value = json_integer_value(json_array_get(pair, 0));
-        if (value < 0 || value > ENI_HISTOGRAM_MAX) {
-            st = EN_EPROTO;
-            continue;
-        }
-        bin[value] = (uint64_t)json_integer_value(json_array_get(pair, 1));
-        if ((uint32_t)value >= from.bins) from.bins = (uint32_t)value + 1;
+        if (value < 0 || value > ENI_HISTOGRAM_MAX) return EN_EPROTO;
+        EN_TRY(
+            eni_histogram_put(into, (uint32_t)value, (uint64_t)json_integer_value(json_array_get(pair, 1))));
     }
-    if (st == EN_OK) st = eni_histogram_merge(into, &from);
-    eni_free(bin);
-    return st;
+    return eni_histogram_merge(into, &sums);
 }
 
 static en_status add_worker(eni_store_client_stats *into, const json_t *o)

@@ -33,6 +33,7 @@ struct en_sim {
     eni_sim_result ended;
     en_sim_result result; /* of `ended`; size 0: the run has not ended well */
     uint64_t *steps;      /* (2, nranks): steps, samples */
+    uint64_t *staleness;  /* by value */
 };
 
 /* ---- the caller's vector and ours ---- */
@@ -264,8 +265,12 @@ static en_status describe(en_sim *sim)
 {
     const eni_sim_result *from = &sim->ended;
     const size_t n = (size_t)from->nranks;
-    EN_TRY(eni_histogram_spread(&sim->ended.staleness));
-    if ((sim->steps = eni_alloc_array(2 * n, sizeof *sim->steps)) == NULL) return EN_ENOMEM;
+    const uint32_t bins = eni_histogram_bins(&from->staleness);
+    sim->steps = eni_alloc_array(2 * n, sizeof *sim->steps);
+    sim->staleness = eni_alloc_array(bins, sizeof *sim->staleness);
+    if (sim->steps == NULL || sim->staleness == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < from->staleness.n; i++)
+        sim->staleness[from->staleness.item[i].value] = from->staleness.item[i].count;
     uint64_t computed = 0;
     for (size_t r = 0; r < n; r++) {
         sim->steps[r] = from->rank[r].steps;
@@ -288,8 +293,8 @@ static en_status describe(en_sim *sim)
                                   .received = from->recv,
                                   .rank_steps = sim->steps,
                                   .rank_samples = sim->steps + n,
-                                  .staleness = from->staleness.bin,
-                                  .nstaleness = from->staleness.bins,
+                                  .staleness = sim->staleness,
+                                  .nstaleness = bins,
                                   .staleness_mean = eni_histogram_mean(&from->staleness),
                                   .theory_staleness = NAN,
                                   .theory_sent = NAN,
@@ -333,5 +338,6 @@ void en_sim_close(en_sim *sim)
     eni_free(sim->param);
     eni_free(sim->grad);
     eni_free(sim->steps);
+    eni_free(sim->staleness);
     eni_free(sim);
 }

@@ -103,6 +103,7 @@ static void record(eni_experiment *e, const eni_sim_step *step, const eni_virtua
                            .rank = step->rank,
                            .step = step->step,
                            .epoch = epoch_of(job, step->micro_batch),
+                           .micro_batch = step->micro_batch,
                            .samples = step->samples,
                            .nsamples = step->nsamples,
                            .update = step->version,

@@ -2,9 +2,8 @@
  * ahead.
  *
  * Values up to ENI_HISTOGRAM_MAX have a bin each, larger ones share the last; count, sum and maximum are
- * exact whatever the value. A few different values are kept as a list of them, more as an array of bins up to the
- * largest: a client of thousands is stale by thousands of versions, but pushes some hundred times. Not thread-safe: it
- * belongs to the store's owner. */
+ * exact whatever the value. Only bins that are not empty take memory: a client of thousands is stale by thousands of
+ * versions, but pushes some hundred times. Not thread-safe: it belongs to the store's owner. */
 #ifndef STORE_STALENESS_H
 #define STORE_STALENESS_H
 
@@ -24,25 +23,24 @@ typedef struct eni_histogram_value {
 
 typedef struct eni_histogram {
     uint64_t count, sum, max;
-    uint64_t *bin; /* (bins) how often each value came; owned. NULL: `few` has them */
-    uint32_t bins; /* values 0 .. bins-1 have a bin; those beyond have not come yet */
-    uint32_t nfew, few_room;
-    eni_histogram_value *few; /* (nfew) ascending; owned */
+    uint32_t n, room;
+    eni_histogram_value *item; /* (n) ascending; owned */
 } eni_histogram;
 
-/* Zeroed memory is an empty histogram. Frees the bins; safe on zeroed memory and twice. */
+/* Zeroed memory is an empty histogram. Safe on zeroed memory and twice. */
 void eni_histogram_fini(eni_histogram *histogram);
 
 /* Counts `value`. EN_ENOMEM (logged) leaves the histogram as it was; allocates only for a new value. */
 en_status eni_histogram_add(eni_histogram *histogram, uint64_t value);
 
+/* Adds `times` to the bin of `value` (at most ENI_HISTOGRAM_MAX) alone: count, sum and max are the caller's, who reads a
+ * histogram back. EN_ENOMEM, logged. */
+en_status eni_histogram_put(eni_histogram *histogram, uint32_t value, uint64_t times);
+
 /* How often `value` (at most ENI_HISTOGRAM_MAX) came, and the number of bins from 0 on that hold all values: a power of
  * two from 8 on, 0 if empty. */
 uint64_t eni_histogram_at(const eni_histogram *histogram, uint32_t value);
 uint32_t eni_histogram_bins(const eni_histogram *histogram);
-
-/* Makes it an array of bins, for a caller that passes `bin` on. EN_ENOMEM. */
-en_status eni_histogram_spread(eni_histogram *histogram);
 
 /* Adds the counts of `from` (another shard's, another partition's). EN_ENOMEM, logged: `into` is then
  * of no use. */

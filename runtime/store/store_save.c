@@ -191,7 +191,7 @@ static void store_fields(stream *s, eni_store *store)
     FIELD(s, stats->detached, 8);
 }
 
-/* Bins are doubled from 8 on, see staleness.c. */
+/* eni_histogram_bins */
 static bool are_bins(uint64_t bins)
 {
     return bins == 0 || (bins >= 8 && bins <= ENI_HISTOGRAM_MAX + 1 && (bins & (bins - 1)) == 0);
@@ -208,14 +208,11 @@ static en_status histogram(stream *s, eni_histogram *h)
     expect(s, are_bins(bins), "a histogram has an invalid number of bins");
     expect(s, bins * UINT64_C(8) <= (uint64_t)(s->end - s->at), "it is truncated");
     EN_TRY(verdict(s));
-    if (is_loading(s) && bins > 0 && (h->bin = eni_alloc_array(bins, sizeof *h->bin)) == NULL)
-        return EN_ENOMEM;
-    if (is_loading(s)) h->bins = bins;
     uint64_t left = h->count;
     for (uint32_t i = 0; i < bins; i++) {
         uint64_t n = eni_histogram_at(h, i);
         FIELD_TO(s, n, 8, left, odd);
-        if (is_loading(s)) h->bin[i] = n;
+        if (is_loading(s)) EN_TRY(eni_histogram_put(h, i, n));
         left -= n;
     }
     expect(s, left == 0, odd);

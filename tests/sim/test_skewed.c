@@ -15,13 +15,13 @@ static void the_gradient_is_the_slope_of_the_loss(void **state)
         eni_skewed s;
         float w[COUNT], grad[COUNT], mean[COUNT], up[COUNT];
         assert_int_equal(eni_skewed_init(&s, COUNT, 5, parts), EN_OK);
-        s.base.noise = 0;
+        s.noise = 0;
         for (int i = 0; i < COUNT; i++)
             w[i] = (float)(i % 13) / 4;
         for (int round = 0; round < 3000; round++) {
             memset(mean, 0, sizeof mean);
             for (uint64_t m = 0; m < parts; m++) {
-                assert_int_equal(s.base.problem.grad(&s, 0, 3 * parts + m, w, grad), EN_OK);
+                assert_int_equal(s.problem.grad(&s, 0, 3 * parts + m, w, grad), EN_OK);
                 for (int i = 0; i < COUNT; i++)
                     mean[i] += grad[i] / (float)parts;
             }
@@ -49,7 +49,7 @@ static double loss_of(const char *spec, bool is_skewed, eni_sim_result *out)
     float weights[COUNT];
     rig_init(&r, spec, 16, 16 * 200);
     assert_int_equal(eni_skewed_init(&s, COUNT, 1, 16), EN_OK);
-    if (is_skewed) r.config.problem = &s.base.problem;
+    if (is_skewed) r.config.problem = &s.problem;
     r.config.hyper = (eni_hyper){0};
     r.config.weights_out = weights;
     *out = *rig_run(&r);

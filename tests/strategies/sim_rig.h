@@ -17,9 +17,9 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "plugin/plugin.h"
-#include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
 #include "runtime/spec/strategies.h"
+#include "tests/strategies/quadratic.h"
 
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
 #define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"

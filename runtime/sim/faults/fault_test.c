@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
-#include "runtime/sim/quadratic.h"
+#include "runtime/sim/skewed.h"
 #include "runtime/sim/sim.h"
 
 enum { TENSORS_MAX = 3, RANKS_MAX = 6, SHARDS_MAX = 2, STREAM = 0x7e3e57 };
@@ -234,9 +234,9 @@ static en_status run_oracle(trial *t, eni_fault_stats *figures)
 /* The same run twice, with faults and without. */
 static en_status run_twice(trial *t, eni_fault_stats *figures)
 {
-    eni_quadratic problem = {0};
+    eni_skewed problem = {0};
     eni_sim_result faulty, undisturbed;
-    EN_TRY(eni_quadratic_init(&problem, t->count < 48 ? 48 : t->count, t->key.seed));
+    EN_TRY(eni_skewed_init(&problem, t->count < 48 ? 48 : t->count, t->key.seed, (uint64_t)t->ranks));
     t->plan.news = NULL;
     t->config.problem = &problem.problem;
     t->config.weights_out = NULL;
@@ -253,7 +253,7 @@ static en_status run_twice(trial *t, eni_fault_stats *figures)
         eni_sim_result_fini(&undisturbed);
     }
     eni_sim_result_fini(&faulty);
-    eni_quadratic_fini(&problem);
+    eni_skewed_fini(&problem);
     return st;
 }
 
