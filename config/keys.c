@@ -212,6 +212,15 @@ static const char *check_primary(const char *text)
     return "SETTING:ARM:ARM with two arms numbered from 1, such as even:1:2";
 }
 
+static const char *check_tune(const char *text)
+{
+    double values[ENI_TUNE_MAX];
+    if (strncmp(text, ENI_TUNED "=", sizeof ENI_TUNED) != 0)
+        return "lr=V1,V2,..: the learning rate is the one key that can be tuned";
+    return eni_tune_parse(text, values) > 0 ? NULL
+                                            : "2 to 16 rising rates above 0, such as lr=0.005,0.01,0.02";
+}
+
 static const char *check_elastic(const char *text)
 {
     eni_worker_range elastic;
@@ -560,6 +569,8 @@ const eni_key eni_keys[] = {
          "the one comparison that is tested by itself and listed first; arms numbered from 1: even:1:2"),
     TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: all pairs of arms",
          "the arm to compare all others with: fewer comparisons, which need fewer seeds"),
+    TEXT("tune", NULL, tune, NULL, "lr=V1,V2,..", check_tune, NULL, C, FIRST, "none",
+         "before the study, run each arm once with each learning rate, on a seed of its own; the arm takes the one with the lowest loss on held-out samples"),
     BOOL("virtual", NULL, is_virtual, "off", C, FIRST, NULL,
          "every run is one of `entrain sim`: in virtual time, with many workers, several runs at once"),
     BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,
@@ -601,7 +612,7 @@ const eni_key eni_keys[] = {
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "no rank leaves",
          "when a rank leaves, after its step; may be repeated"),
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, 0, NULL, "lines of the event log to show"),
-    BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
+    BOOL("storm", NULL, storm, "off", V, 0, NULL,
          "inject faults: lost messages, stores and ranks that die; everything but the strategy is drawn from the seed"),
     INT("seeds", NULL, storms, "1", 1, 1e9, "N", V | F, FIRST, NULL, "with --storm, and for conform: number of seeds, from --seed on"),
     CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, 0, NULL,

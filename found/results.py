@@ -232,7 +232,10 @@ def ring_run(strategy, rate, seed, points=0):
 
 def ring_end(key):
     strategy, rate, seed = key
-    return ring_run(strategy, rate, seed)[-1][1]
+    try:
+        return ring_run(strategy, rate, seed)[-1][1]
+    except RuntimeError:  # a gradient that is not finite
+        return math.inf
 
 
 @result("R7", "Maranjyan, Tyurin and Richtarik 2025 (Ringmaster ASGD), appendix G", "6,174 workers of very different speed: dropping late gradients wins",
@@ -346,13 +349,13 @@ def elastic_stability(lab):
 @result("R12", "Stich 2019; Lin et al. 2020", "the period of local SGD costs early accuracy, and post-local SGD little of it",
         "Averaging rarely (a large period H) saves communication and costs accuracy at an equal number of samples; averaging each step in the "
         "first half (post-local) wins some of it back.", "shape",
-        "mlp on Fashion-MNIST, 16 workers, 60,000 samples, five seeds: accuracy at H = 1 > H = 16 > H = 64 in each seed, H = 4 within half a point of "
+        "mlp on Fashion-MNIST, 16 workers, 60,000 samples, rate 0.02, five seeds: accuracy at H = 1 > H = 16 > H = 64 in each seed, H = 4 within half a point of "
         "H = 1 in the mean, and H = 64 from the middle on above H = 64 throughout in each seed")
 def local_periods(lab):
     arms, seeds = {"H = 1": "local-sgd:period=1", "H = 4": "local-sgd:period=4", "H = 16": "local-sgd:period=16",
                    "H = 64": "local-sgd:period=64", "post-local, H = 64": "local-sgd:period=64,start=59"}, range(1, 6)
     keys = [(arm, seed) for arm in arms for seed in seeds]
-    runs = lab.sim([f"--model=mlp --strategy={arms[arm]} -n 16 --batch-size=32 --max-samples=60000 --lr=0.1 --lr-scale=none --momentum=0.9 "
+    runs = lab.sim([f"--model=mlp --strategy={arms[arm]} -n 16 --batch-size=32 --max-samples=60000 --lr=0.02 --lr-scale=none --momentum=0.9 "
                     f"--eval-every=7680 --seed={seed} --compute=exp:10ms" for arm, seed in keys])
     ends, curves = {}, {}
     for (arm, seed), run in zip(keys, runs):
@@ -364,4 +367,7 @@ def local_periods(lab):
                  abs(e["H = 1"].mean() - e["H = 4"].mean()) < 0.5 and (e["post-local, H = 64"] > e["H = 64"]).all())
     rows = [(arm, "%.2f %% (%.2f to %.2f)" % interval(values)) for arm, values in ends.items()]
     figure = dict(title="Local SGD, 16 workers, mlp, one seed", x="samples", y="test accuracy, %", series=list(curves.items()))
-    return told(found, len(seeds), table(("arm", "accuracy at the end, 95 %"), rows), figure)
+    return told(found, len(seeds), table(("arm", "accuracy at the end, 95 %"), rows), figure,
+                "An earlier criterion asked the same at rate 0.1 and was not found either: H = 1, 4, 16, 64 ended at 83, 81, 64 and "
+                "22 %, post-local at 23 %, because 16 steps on batches of 32 at that rate take the ranks far apart. So how much a "
+                "period costs depends on the rate of the local steps; at the lower one some periods cost nothing.")

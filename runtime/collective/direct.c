@@ -75,8 +75,7 @@ typedef struct direct {
     uint64_t nsamples[ENI_MEAN_MAX];
     control_block *blocks[ENI_MEAN_MAX];
     pair_states pairs;
-    uint64_t
-        next_send[ENI_MEAN_MAX]; /* of each rank's send slots, the first that this rank has not left behind */
+    uint64_t next_send[ENI_MEAN_MAX]; /* of each rank's send slots, the next to look at */
     uint64_t nreceived[ENI_MEAN_MAX]; /* vectors from each rank */
 } direct;
 

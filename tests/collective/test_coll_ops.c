@@ -254,12 +254,29 @@ static int matchings(int rank, int n, cluster_board *board, void *user)
     return 0;
 }
 
+/* The same in many frames with checksums. */
+static void in_small_frames(cluster_main main, int n)
+{
+    for (int w = 2; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], n), 0);
+        fixture.segment = 500;
+        fixture.has_crc = 1;
+        const int bad = cluster_run(&cluster, n, main, &fixture, 60000);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+    }
+}
+
 static void sendrecv_by_any_matching(void **state)
 {
     (void)state;
     by_every_way(matchings, 2);
     by_every_way(matchings, 3);
     by_every_way(matchings, 5);
+    in_small_frames(matchings, 3);
 }
 
 /* A sendrecv is done when its partner has come, whatever was begun before it: rank 0 waits for the second first,

@@ -14,7 +14,7 @@
     "--epochs=4 --lr-schedule=cosine --lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005 "
 #define BF16 "--precision=bf16 "
 
-static const char *const networks[] = {"--model=convnet ", "--model=resnet18:width=8 ",
+static const char *const networks[] = {"--model=convnet ", "--model=resnet18:width=8 --epochs=2 ",
                                        "--model=resnet18:width=4,stem=cifar --threads=2 --epochs=1 "};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
