@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/json.h"
 #include "report/report_study.h"
@@ -47,22 +48,24 @@ bool eni_tune_has(const json_t *sweep, double value)
     return false;
 }
 
-/* NAN: it diverged. */
-static double loss_of(const char *dir, const char *relative)
+/* NAN: it diverged, or cannot be read. */
+static double loss_of(const char *dir, const char *relative, bool *diverged_out)
 {
     eni_run run = {.dir = relative};
-    const bool is_good = eni_study_load_run(dir, 0, &run) == EN_OK && run.nevals > 0 &&
-                         !json_is_true(json_object_get(run.result, "diverged"));
+    const bool is_good = eni_study_load_run(dir, 0, &run) == EN_OK && run.nevals > 0;
     const double loss = is_good ? run.evals[run.nevals - 1].loss : NAN;
+    *diverged_out = is_good && (!isfinite(loss) || json_is_true(json_object_get(run.result, "diverged")));
     eni_study_drop_run(&run);
-    return loss;
+    return *diverged_out ? NAN : loss;
 }
 
 void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, const char *cause)
 {
     json_t *run = json_pack("{s:f, s:s}", "value", value, "dir", relative);
     size_t at = 0;
-    eni_json_set_number(run, "loss", cause[0] == 0 ? loss_of(dir, relative) : NAN);
+    bool has_diverged = strstr(cause, "not finite") != NULL; /* a loss, a gradient or a weight ended it */
+    eni_json_set_number(run, "loss", cause[0] == 0 ? loss_of(dir, relative, &has_diverged) : NAN);
+    if (has_diverged) json_object_set_new(run, "diverged", json_true());
     if (cause[0] != 0) json_object_set_new(run, "cause", json_string(cause));
     while (number_of(json_array_get(sweep, at), "value") < value)
         at++;

@@ -173,7 +173,8 @@ static const json_t *chosen_of(const eni_study *study, size_t arm, bool *end_out
 {
     const json_t *sweep = json_object_get(study->arms[arm].entry, "sweep"), *run, *chosen = NULL;
     for (size_t i = 0; (run = json_array_get(sweep, i)) != NULL; i++) {
-        *failed_out += json_object_get(run, "cause") != NULL;
+        *failed_out +=
+            json_is_null(json_object_get(run, "loss")) && !json_is_true(json_object_get(run, "diverged"));
         if (!json_is_true(json_object_get(run, "chosen"))) continue;
         chosen = run;
         *end_out = i == 0 || i + 1 == json_array_size(sweep);
@@ -201,7 +202,7 @@ static void rule_tuning(const eni_study *study, eni_fairness *fairness)
     for (size_t i = 0; i < json_array_size(values); i++)
         eni_text_add(how, ENI_RULE_TEXT, "%s%g", i > 0 ? ", " : "",
                      json_number_value(json_array_get(values, i)));
-    if (ntuned < study->narms)
+    if (ntuned < study->narms || tune == NULL)
         found(fairness, ENI_WARN, "only %zu of %zu arms were tuned: %s", ntuned, study->narms, list);
     else if (nfailed > 0)
         found(fairness, ENI_WARN, "%zu run%s of the sweeps failed; chosen: %s", nfailed,
