@@ -123,7 +123,7 @@ en_status eni_simulations_wait(eni_simulation *simulations, int n, int signal_fd
     enum { LOOK_MS = 5 };
     while (!eni_signals_wait(signal_fd, LOOK_MS))
         for (int i = 0; i < n; i++) {
-            int status;
+            int status = W_EXITCODE(127, 0); /* if somebody else has reaped it */
             if (simulations[i].pid == 0 || waitpid(simulations[i].pid, &status, WNOHANG) == 0) continue;
             take_end(&simulations[i], status, cause_out);
             *which_out = i;

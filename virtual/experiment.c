@@ -409,7 +409,7 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     facts.reports = reports;
     facts.store = eni_facts_of_role(reports, "psd");
     if (r->has_theory) facts.theory = r->theory;
-    facts.staleness = r->has_theory && r->theory.staleness < 0 ? NAN : facts.theory.staleness;
+    facts.staleness = r->has_theory && r->theory.staleness >= 0 ? r->theory.staleness : NAN;
     facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->ranks[0].sum.steps;
     facts.weights = weights;
     facts.loss = test->loss;

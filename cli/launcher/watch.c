@@ -530,8 +530,8 @@ static void show_last_words(const eni_launcher *l)
     if (dead == NULL || dead->log_fd < 0) return;
     const off_t bytes = lseek(dead->log_fd, 0, SEEK_END), from = bytes - (off_t)sizeof text;
     const ssize_t n = pread(dead->log_fd, text, sizeof text, from > 0 ? from : 0);
-    const char *begin = text, *cut = from > 0 ? memchr(text, '\n', sizeof text) : NULL;
     if (n <= 0) return;
+    const char *begin = text, *cut = from > 0 ? memchr(text, '\n', (size_t)n) : NULL;
     if (cut != NULL) begin = cut + 1;
     fprintf(stderr, "The last that %s printed:\n", dead->role);
     fwrite(begin, 1, (size_t)(text + n - begin), stderr);
