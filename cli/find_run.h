@@ -3,7 +3,6 @@
 #define CLI_FIND_RUN_H
 
 #include "cli/commands.h"
-#include "runtime/control/ask.h"
 #include "runtime/control/runs.h"
 
 /* An attribute of a run, such as "strategy" or "out"; "" if the run does not say. */
@@ -11,10 +10,6 @@ const char *eni_run_attribute(const eni_run_status *run, const char *key);
 
 /* The number by which users know the run: its launcher's pid, or its leader's if it was started by hand. */
 int64_t eni_run_number(const eni_run_status *run);
-
-/* Asks its leader (control/ask.h), which has left its token under its port; 10 s at most. */
-en_status eni_run_ask(const eni_run_status *run, eni_ask_kind kind, int64_t number,
-                      char why_out[ENI_REASON_MAX]);
 
 /* Calls `act` with the run that the first argument of command `who` names: by the number that `entrain ps`
  * shows, or by its leader's. EN_EINVAL, logged: no such run. */

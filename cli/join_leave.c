@@ -8,9 +8,28 @@
 #include "cli/commands.h"
 #include "cli/find_run.h"
 #include "cli/newcomers.h"
+#include "config/env.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "run/units.h"
+#include "runtime/control/ask.h"
+
+enum { ANSWER_S = 10 };
+
+/* Asks the leader, which has left its token under its port. */
+static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t number,
+                     char why_out[ENI_REASON_MAX])
+{
+    char folder[256], path[512];
+    eni_address leader;
+    eni_token token;
+    EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
+    EN_TRY(eni_address_parse(eni_run_attribute(run, "leader"), &leader));
+    EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
+    EN_TRY(eni_token_read(path, &token));
+    return eni_ask(&leader, &token, kind, number, eni_now_ns() + ANSWER_S * ENI_SECOND, why_out);
+}
 
 /* Its ranks may join and leave during the run. */
 static bool has_seats(const eni_run_status *run)
@@ -31,7 +50,7 @@ static en_status check(const eni_run_status *run, const char *who)
 static en_status change(const eni_run_status *run, const char *who, eni_ask_kind kind, int64_t number)
 {
     char why[ENI_REASON_MAX] = "";
-    const en_status st = eni_run_ask(run, kind, number, why);
+    const en_status st = ask(run, kind, number, why);
     if (st == EN_OK && kind == ENI_ASK_LEAVE)
         printf("run %" PRId64 " (%s): rank %" PRId64
                " leaves once it has finished the micro-batches it has claimed\n",

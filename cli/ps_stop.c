@@ -176,28 +176,7 @@ en_status eni_run_with(const eni_command_context *context, const char *who, eni_
     return st;
 }
 
-en_status eni_run_ask(const eni_run_status *run, eni_ask_kind kind, int64_t number,
-                      char why_out[ENI_REASON_MAX])
-{
-    char folder[256], path[512];
-    eni_address leader;
-    eni_token token;
-    EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
-    EN_TRY(eni_address_parse(eni_run_attribute(run, "leader"), &leader));
-    EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
-    EN_TRY(eni_token_read(path, &token));
-    return eni_ask(&leader, &token, kind, number, eni_now_ns() + END_S * ENI_SECOND, why_out);
-}
-
 /* ---- stop ---- */
-
-/* Its leader is a program of the user's perhaps, which SIGTERM would kill: that is for one that does not train. */
-static en_status ask_to_end(const eni_run_status *run)
-{
-    char why[ENI_REASON_MAX];
-    const bool can_answer = run->stage == ENI_RUN_RUNNING && !run->is_stopped;
-    return can_answer && eni_run_ask(run, ENI_ASK_STOP, 0, why) == EN_OK ? EN_OK : eni_runs_stop(run);
-}
 
 /* Waits until the leader, and the launcher if there is one, have ended. */
 static bool wait_for_end(const eni_run_status *run, int64_t launcher, uint64_t launcher_born,
@@ -216,7 +195,7 @@ static en_status stop_run(const eni_command_context *context, const eni_run_stat
     (void)context;
     const int64_t begin = eni_now_ns(), number = eni_run_number(run);
     const uint64_t born = eni_process_born(number); /* 0: it has ended already */
-    en_status st = ask_to_end(run);
+    en_status st = eni_runs_stop(run);
     if (st == EN_ENOENT) st = EN_OK; /* it has ended meanwhile */
     if (st == EN_OK && !wait_for_end(run, number, born, begin + END_S * ENI_SECOND)) {
         if (run->is_stopped)

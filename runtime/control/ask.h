@@ -1,5 +1,5 @@
 /* ask.h - a request from outside a run: one message to its leader on a connection of its own, and one answer.
- * The sender needs the run's token (`entrain join`, `leave` and `stop`; a launcher whose ranks are programs). */
+ * The sender needs the run's token (`entrain join`, `entrain leave`, and a launcher whose ranks are programs). */
 #ifndef CONTROL_ASK_H
 #define CONTROL_ASK_H
 

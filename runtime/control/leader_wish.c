@@ -115,6 +115,5 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
     if (workers > 0) resize(leader, workers, wish->amount, answer.reason);
-    if (no == NULL && wish->kind == ENI_ASK_STOP)
-        eni_leader_begin_stop(leader, "Ctrl-C or `entrain stop`", false);
+    if (no == NULL && wish->kind == ENI_ASK_STOP) eni_leader_begin_stop(leader, "Ctrl-C", false);
 }

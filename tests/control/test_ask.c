@@ -105,7 +105,7 @@ static void the_run_ends(void **state)
         for (uint64_t step = 0; eni_member_enter(c.hand[r].member, step) == EN_OK;)
             step++;
         const eni_run_outcome outcome = eni_member_outcome(c.hand[r].member);
-        assert_true(!outcome.has_time && crew_has(outcome.stop_why, "entrain stop"));
+        assert_true(!outcome.has_time && crew_has(outcome.stop_why, "Ctrl-C"));
     }
     assert_int_equal(resized.workers, 0);
     assert_true(crew_bye(&c));
