@@ -24,7 +24,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench found install release format format-check tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet demo-strategies test check long isa soak asan tsan fuzz bench found install release format format-check tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -59,6 +59,10 @@ demo: deps ## the main job: check, then compare ring, ps-sync and ps-async on Fa
 demo-resnet: deps ## ring, ps-sync, ps-async and ssp on colour images: patches of photographs from PyPI (15 minutes on two cores)
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD) resnet
+
+demo-strategies: deps ## all strategies on the mlp in virtual time, eight workers, each tuned by a sweep of five rates (15 minutes on two cores)
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh $(BUILD) strategies
 
 test: deps ## build and run the tests (10 minutes on two cores)
 	@$(MAKE) --no-print-directory tests

@@ -14,6 +14,7 @@
 
 #include "cli/commands.h"
 #include "cli/compare_past.h"
+#include "cli/compare_tune.h"
 #include "cli/launcher/launch.h"
 #include "cli/launcher/live.h"
 #include "cli/simulations.h"
@@ -55,6 +56,9 @@ typedef struct comparison {
     char *label[MAX_ARMS];    /* its name, or its text; owned */
     bool is_alone[MAX_ARMS];  /* the strategy is EN_ALONE */
     char setting[MAX_SETTINGS][16];
+    double values[ENI_TUNE_MAX]; /* --tune */
+    int nvalues, tune_line[MAX_ARMS];
+    json_t *sweep[MAX_ARMS];          /* compare_tune.h; owned */
     int setting_seeds[MAX_SETTINGS];  /* how many of the seeds run in it */
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
@@ -293,6 +297,30 @@ static en_status find_baseline(comparison *c)
                     "--baseline: \"%s\" is not an arm: give the name of one, such as %s", text, c->label[0]);
 }
 
+/* --tune chooses the rate of every arm, or of none: arms that are not tuned alike make no comparison. */
+static en_status add_sweeps(comparison *c)
+{
+    const char *text = c->context->config->tune;
+    if (text == NULL) return EN_OK;
+    c->nvalues = eni_tune_parse(text, c->values);
+    if (eni_config_is_given(c->context->config, ENI_TUNED))
+        return eni_fail(EN_EINVAL, "compare", "--tune: \"%s\" conflicts with --lr=%g; give one of the two",
+                        text, c->context->config->lr);
+    for (int arm = 0; arm < c->narms; arm++) {
+        if (eni_config_is_of_arm(&c->arm[arm], ENI_TUNED))
+            return eni_fail(EN_EINVAL, "compare",
+                            "--tune: \"%s\" is for every arm, and %s has lr=%g of its own; omit one of the "
+                            "two",
+                            text, c->label[arm], c->arm[arm].lr);
+        if (c->arm[arm].holdout == 0)
+            return eni_fail(EN_EINVAL, "compare",
+                            "--holdout=0: --tune chooses by the loss on held-out samples; give --holdout "
+                            "above 0, or omit it");
+        c->tune_line[arm] = eni_live_add(&c->live, "tune", c->label[arm], c->nvalues);
+    }
+    return EN_OK;
+}
+
 /* Fixes and logs, before any result is known, which differences may be claimed. */
 static en_status plan_comparisons(comparison *c)
 {
@@ -370,6 +398,7 @@ static en_status collect(comparison *c)
                         "nothing to compare: give --arm=ring --arm=ps-async, or --strategies=ring,ps-async");
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
     EN_TRY(add_settings(c));
+    EN_TRY(add_sweeps(c));
     for (int setting = 0; setting < c->nsettings; setting++)
         for (int arm = 0; arm < c->narms; arm++, c->nruns += c->setting_seeds[setting])
             c->line[setting][arm] =
@@ -394,11 +423,29 @@ static json_t *environment(const comparison *c)
     return env;
 }
 
+/* Describes the arms with what their sweeps have found so far. */
+static en_status describe_arms(comparison *c)
+{
+    json_t *conditions = json_object(), *arms = json_array();
+    for (int i = 0; i < c->narms; i++) {
+        const char *strategy = c->arm[i].strategy;
+        json_t *arm = json_pack("{s:s, s:s#, s:s, s:f}", "name", c->label[i], "strategy", strategy,
+                                (int)eni_spec_head(strategy), "options", eni_spec_options(strategy), "lr",
+                                c->arm[i].lr);
+        if (c->is_alone[i]) json_object_set_new(arm, "alone", json_true());
+        if (c->sweep[i] != NULL) json_object_set(arm, "sweep", c->sweep[i]);
+        json_array_append_new(arms, arm);
+    }
+    json_object_set_new(c->json, "conditions", conditions);
+    json_object_set_new(c->json, "arms", arms);
+    return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
+}
+
 static en_status describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
-    json_t *argv = json_array(), *settings = json_array(), *arms = json_array(), *seeds = json_array();
+    json_t *argv = json_array(), *settings = json_array(), *seeds = json_array(), *values = json_array();
     for (int i = 0; i < c->context->argc; i++)
         json_array_append_new(argv, json_string(c->context->argv[i]));
     for (int i = 0; i < c->nsettings; i++) {
@@ -406,27 +453,24 @@ static en_status describe(comparison *c)
         json_array_append_new(settings, json_pack("{s:s, s:o}", "name", c->setting[i], "straggler",
                                                   straggler == NULL ? json_null() : json_string(straggler)));
     }
-    for (int i = 0; i < c->narms; i++) {
-        const char *strategy = c->arm[i].strategy;
-        json_t *arm = json_pack("{s:s, s:s#, s:s, s:f}", "name", c->label[i], "strategy", strategy,
-                                (int)eni_spec_head(strategy), "options", eni_spec_options(strategy), "lr",
-                                c->arm[i].lr);
-        if (c->is_alone[i]) json_object_set_new(arm, "alone", json_true());
-        json_array_append_new(arms, arm);
-    }
     for (int i = 0; i < c->nseeds; i++)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
+    for (int i = 0; i < c->nvalues; i++)
+        json_array_append_new(values, json_real(c->values[i]));
+    json_t *tune = json_pack("{s:s, s:o, s:I, s:s}", "key", ENI_TUNED, "values", values, "seed",
+                             (json_int_t)eni_tune_seed(config), "setting", c->setting[0]);
     c->runs = json_array();
-    json_t *conditions = json_object();
-    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", ENI_STUDY_SCHEMA,
-                        "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale],
-                        "conditions", conditions, "settings", settings, "arms", arms, "seeds", seeds, "runs",
-                        c->runs, "environment", environment(c));
+    c->json =
+        json_pack("{s:i, s:o, s:f, s:s, s:O*, s:n, s:o, s:n, s:o, s:o, s:o}", "schema", ENI_STUDY_SCHEMA,
+                  "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale], "tune",
+                  c->nvalues > 0 ? tune : NULL, "conditions", "settings", settings, "arms", "seeds", seeds,
+                  "runs", c->runs, "environment", environment(c));
+    json_decref(tune);
     json_object_set_new(c->json, "plan", describe_plan(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
     if (c->is_virtual) json_object_set_new(c->json, "simulated", json_true());
-    return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
+    return describe_arms(c);
 }
 
 static en_status write_index(const comparison *c)
@@ -467,29 +511,53 @@ static en_status set_tensorboard(eni_config *run, const char *dir)
     return eni_config_set(run, "tensorboard", text, "--tensorboard");
 }
 
-static en_status set_run(comparison *c, eni_config *run, int setting, int seed, const char *dir,
-                         int with_trace)
+/* A run of the study, or of a sweep. */
+typedef struct planned {
+    int setting, arm, seed, order;
+    int value; /* of the sweep; -1: a run of the study */
+    bool is_again;
+    char dir[1024], relative[160], started[32];
+} planned;
+
+static en_status set_value(eni_config *run, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.12g", value);
+    return eni_config_set(run, ENI_TUNED, text, "--tune");
+}
+
+/* One look, at the end, in place of a curve. */
+static en_status set_sweep(eni_config *run, double value)
+{
+    EN_TRY(set_value(run, value));
+    EN_TRY(eni_config_set(run, "target", "0", "--tune"));
+    return eni_config_set(run, "eval-points", "1", "--tune");
+}
+
+static en_status set_run(comparison *c, eni_config *run, const planned *t, int with_trace)
 {
     char text[1200];
-    snprintf(text, sizeof text, "%lld", (long long)eni_config_seed(c->context->config, seed));
+    const eni_config *study = c->context->config;
+    snprintf(text, sizeof text, "%lld",
+             (long long)(t->value < 0 ? eni_config_seed(study, t->seed) : eni_tune_seed(study)));
     EN_TRY(eni_config_set(run, "seed", text, "--seeds"));
-    EN_TRY(eni_config_set(run, "out", dir, "--out"));
-    EN_TRY(set_tensorboard(run, dir));
-    const char *straggler = straggler_of(c, c->setting[setting]);
+    EN_TRY(eni_config_set(run, "out", t->dir, "--out"));
+    if (t->value >= 0) EN_TRY(set_sweep(run, c->values[t->value]));
+    EN_TRY(set_tensorboard(run, t->dir));
+    const char *straggler = straggler_of(c, c->setting[t->setting]);
     if (straggler != NULL && run->straggler.count == 0) /* otherwise the arm has its own */
         EN_TRY(eni_config_set(run, "straggler", straggler, "--straggler"));
     if (!with_trace) return EN_OK;
-    snprintf(text, sizeof text, "%s/trace.json", dir);
+    snprintf(text, sizeof text, "%s/trace.json", t->dir);
     return eni_config_set(run, "trace", text, "--out");
 }
 
-static en_status train(comparison *c, int setting, int arm, int seed, const char *dir,
-                       eni_launch_outcome *outcome)
+static en_status train(comparison *c, const planned *t, eni_launch_outcome *outcome)
 {
     eni_config run;
-    const bool with_trace = seed == 0;
-    EN_TRY(eni_config_copy(&c->arm[arm], &run));
-    en_status st = set_run(c, &run, setting, seed, dir, with_trace);
+    const bool with_trace = t->value < 0 && t->seed == 0;
+    EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
+    en_status st = set_run(c, &run, t, with_trace);
     eni_launch launch = {.config = &run,
                          .plugin_dir = c->context->plugin_dir,
                          .signal_fd = c->context->signal_fd,
@@ -503,16 +571,10 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
     return st;
 }
 
-/* A run of the plan. */
-typedef struct planned {
-    int setting, arm, seed, order;
-    bool is_again;
-    char dir[1024], relative[160], started[32];
-} planned;
-
 static planned make_run_of(comparison *c, int setting, int arm, int seed, bool is_again)
 {
-    planned t = {.setting = setting, .arm = arm, .seed = seed, .order = c->order++, .is_again = is_again};
+    planned t = {
+        .setting = setting, .arm = arm, .seed = seed, .order = c->order++, .value = -1, .is_again = is_again};
     char label[LABEL_BYTES];
     time_t now = time(NULL);
     struct tm utc;
@@ -524,12 +586,54 @@ static planned make_run_of(comparison *c, int setting, int arm, int seed, bool i
     return t;
 }
 
+/* In the first setting. */
+static planned make_sweep_run(const comparison *c, int arm, int value)
+{
+    planned t = {.arm = arm, .value = value};
+    char label[LABEL_BYTES];
+    file_name(c->label[arm], label, sizeof label);
+    snprintf(t.relative, sizeof t.relative, "runs/tune-%s-%.12g", label, c->values[value]);
+    snprintf(t.dir, sizeof t.dir, "%.800s/%s", c->dir, t.relative);
+    return t;
+}
+
+/* Once the sweep of an arm is whole, its choice becomes the arm's. */
+static en_status tune_arm(comparison *c, int arm)
+{
+    double value = 0;
+    if (json_array_size(c->sweep[arm]) < (size_t)c->nvalues) return EN_OK;
+    if (eni_tune_choose(c->sweep[arm], &value)) return set_value(&c->arm[arm], value);
+    return eni_fail(EN_EPEER, "compare",
+                    "--tune: \"%s\" has no rate for the arm %s: all its runs failed or diverged; give lower "
+                    "rates, with --overwrite",
+                    c->context->config->tune, c->label[arm]);
+}
+
+static en_status record_sweep(comparison *c, const planned *t, const char *cause)
+{
+    eni_live_end(&c->live, 0, -1, NAN);
+    eni_tune_add(c->sweep[t->arm], c->values[t->value], c->dir, t->relative, cause);
+    const en_status st = tune_arm(c, t->arm);
+    EN_TRY(describe_arms(c));
+    EN_TRY(write_index(c));
+    return st;
+}
+
 /* A failed run is recorded and costs no other run. A repeated one counts once all arms have been repeated. */
 static en_status record(comparison *c, const planned *t, en_status st, eni_launch_outcome *outcome)
 {
     /* the user's signal, which ends the comparison; not a run that was ended alone */
     const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
     if (has_to_end) snprintf(outcome->cause, sizeof outcome->cause, "interrupted");
+    if (st != EN_OK && !has_to_end)
+        eni_warn("compare", "%s failed%s; the comparison goes on", t->relative,
+                 outcome->cause[0] != 0 ? "" : ", cause unknown");
+    if (t->value >= 0)
+        return has_to_end ? EN_EINTR
+                          : record_sweep(c, t,
+                                         st == EN_OK              ? ""
+                                         : outcome->cause[0] != 0 ? outcome->cause
+                                                                  : "unknown");
     json_t *entry =
         json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[t->setting], "arm",
                   c->label[t->arm], "seed", (json_int_t)eni_config_seed(c->context->config, t->seed), "dir",
@@ -543,20 +647,20 @@ static en_status record(comparison *c, const planned *t, en_status st, eni_launc
     json_array_append_new(c->runs, entry);
     if (st == EN_OK) show_outcome(c, t->dir);
     EN_TRY(write_index(c));
-    if (st == EN_OK) return EN_OK;
-    if (has_to_end) return EN_EINTR;
-    eni_warn("compare", "%s failed%s; the comparison goes on", t->relative,
-             outcome->cause[0] != 0 ? "" : ", cause unknown");
-    return EN_OK;
+    return has_to_end ? EN_EINTR : EN_OK;
 }
 
-static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
+static void begin_line(comparison *c, const planned *t)
 {
-    const planned t = make_run_of(c, setting, arm, seed, is_again);
+    eni_live_begin(&c->live, t->value < 0 ? c->line[t->setting][t->arm] : c->tune_line[t->arm]);
+}
+
+static en_status run_one(comparison *c, const planned *t)
+{
     eni_launch_outcome outcome = {NAN, -1, ""};
-    eni_live_begin(&c->live, c->line[setting][arm]);
-    const en_status st = train(c, setting, arm, seed, t.dir, &outcome);
-    return record(c, &t, st, &outcome);
+    begin_line(c, t);
+    const en_status st = train(c, t, &outcome);
+    return record(c, t, st, &outcome);
 }
 
 /* The run that is recorded; NULL: not yet. */
@@ -579,7 +683,8 @@ static en_status run_seed(comparison *c, int setting, int seed, bool is_again)
         const int arm = (i + seed + setting) % c->narms;
         if (find_run(c, setting, arm, seed, is_again) != NULL) continue;
         c->live.line[c->line[setting][arm]].runs += is_again;
-        EN_TRY(run_one(c, setting, arm, seed, is_again));
+        const planned t = make_run_of(c, setting, arm, seed, is_again);
+        EN_TRY(run_one(c, &t));
     }
     return EN_OK;
 }
@@ -634,15 +739,6 @@ static bool next_turn(const comparison *c, turn *at)
     return at->seed < c->nseeds;
 }
 
-static en_status run_all(comparison *c)
-{
-    for (turn at = before_all; next_turn(c, &at);)
-        EN_TRY(run_seed(c, at.setting, at.seed, false));
-    for (turn at = before_all; c->context->config->retry_busy && next_turn(c, &at);)
-        if (was_busy(c, at.setting, at.seed)) EN_TRY(run_again(c, at.setting, at.seed));
-    return EN_OK;
-}
-
 /* ---- in virtual time: several at once ---- */
 
 typedef struct pool {
@@ -658,7 +754,7 @@ static en_status start(comparison *c, pool *p, const planned *t)
     while (p->simulations[place].pid != 0)
         place++;
     EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
-    en_status st = set_run(c, &run, t->setting, t->seed, t->dir, 0);
+    en_status st = set_run(c, &run, t, 0);
     if (st == EN_OK) st = eni_simulation_start(&run, place, p->n, &p->simulations[place]);
     eni_config_fini(&run);
     p->runs[place] = *t;
@@ -673,9 +769,46 @@ static en_status finish_one(comparison *c, pool *p)
     EN_TRY(eni_simulations_wait(p->simulations, p->n, c->context->signal_fd, &place, outcome.cause));
     const planned *t = &p->runs[place];
     p->nrunning--;
-    eni_live_begin(&c->live, c->line[t->setting][t->arm]);
+    begin_line(c, t);
     c->live.line[c->live.active].now.loss = NAN; /* not followed */
     return record(c, t, outcome.cause[0] == 0 ? EN_OK : EN_EPEER, &outcome);
+}
+
+static en_status start_next(comparison *c, pool *p, const planned *t)
+{
+    if (p->nrunning == p->n) EN_TRY(finish_one(c, p));
+    return start(c, p, t);
+}
+
+static en_status finish_all(comparison *c, pool *p)
+{
+    while (p->nrunning > 0)
+        EN_TRY(finish_one(c, p));
+    return EN_OK;
+}
+
+/* The runs of --tune that are not recorded yet; the first arm rotates. p NULL: on real ranks. */
+static en_status sweep(comparison *c, pool *p)
+{
+    for (int value = 0; value < c->nvalues; value++)
+        for (int i = 0; i < c->narms; i++) {
+            const planned t = make_sweep_run(c, (i + value) % c->narms, value);
+            if (eni_tune_has(c->sweep[t.arm], c->values[value])) continue;
+            EN_TRY(p == NULL ? run_one(c, &t) : start_next(c, p, &t));
+        }
+    return p == NULL ? EN_OK : finish_all(c, p);
+}
+
+/* ---- all runs ---- */
+
+static en_status run_all(comparison *c)
+{
+    EN_TRY(sweep(c, NULL));
+    for (turn at = before_all; next_turn(c, &at);)
+        EN_TRY(run_seed(c, at.setting, at.seed, false));
+    for (turn at = before_all; c->context->config->retry_busy && next_turn(c, &at);)
+        if (was_busy(c, at.setting, at.seed)) EN_TRY(run_again(c, at.setting, at.seed));
+    return EN_OK;
 }
 
 /* In the order of real runs, as many at once as there are cores for their threads. */
@@ -683,17 +816,15 @@ static en_status simulate_all(comparison *c)
 {
     const int64_t threads = c->base.threads > 0 ? c->base.threads : 1, most = eni_host_info_cores() / threads;
     pool p = {.n = most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? (int)most : ENI_SIMULATIONS_MAX};
-    en_status st = EN_OK;
+    en_status st = sweep(c, &p);
     for (turn at = before_all; st == EN_OK && next_turn(c, &at);)
         for (int i = 0; st == EN_OK && i < c->narms; i++) {
             const int arm = (i + at.seed + at.setting) % c->narms;
             if (find_run(c, at.setting, arm, at.seed, false) != NULL) continue;
-            if (p.nrunning == p.n) st = finish_one(c, &p);
             const planned t = make_run_of(c, at.setting, arm, at.seed, false);
-            if (st == EN_OK) st = start(c, &p, &t);
+            st = start_next(c, &p, &t);
         }
-    while (st == EN_OK && p.nrunning > 0)
-        st = finish_one(c, &p);
+    if (st == EN_OK) st = finish_all(c, &p);
     eni_simulations_end(p.simulations, p.n);
     return st;
 }
@@ -748,6 +879,10 @@ static en_status begin(comparison *c)
                         "--resume=%s: a comparison resumes from its own --out: give --resume without a value",
                         config->resume);
     EN_TRY(eni_out_take(config, c->dir, ENI_OUT_STUDY, &c->out_fd));
+    for (int arm = 0; arm < c->narms && c->nvalues > 0; arm++) {
+        c->sweep[arm] = config->resume == NULL ? json_array() : eni_tune_past(c->dir, c->label[arm]);
+        EN_TRY(tune_arm(c, arm));
+    }
     EN_TRY(describe(c));
     if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));
     if (config->resume != NULL) EN_TRY(eni_compare_past(c->dir, c->json, &c->order));
@@ -785,6 +920,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (c->out_fd >= 0) close(c->out_fd);
     for (int i = 0; i < c->narms; i++) {
         eni_config_fini(&c->arm[i]);
+        json_decref(c->sweep[i]);
         eni_free(c->label[i]);
     }
     eni_config_fini(&c->base);

@@ -208,6 +208,7 @@ typedef struct eni_config {
     eni_list settings;   /* "even", "slow" */
     char *primary;       /* "even:1:2": the comparison tested by itself; NULL: none */
     char *baseline;      /* "ring": the arm compared with all others; NULL: all pairs */
+    char *tune;          /* "lr=0.01,0.02": eni_tune_parse; NULL: no sweep */
     bool retry_busy;     /* seeds disturbed by other processes are repeated, once */
     bool is_virtual;     /* every run is one of `entrain sim` */
     bool csv, latex;

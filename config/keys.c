@@ -212,6 +212,15 @@ static const char *check_primary(const char *text)
     return "SETTING:ARM:ARM with two arms numbered from 1, such as even:1:2";
 }
 
+static const char *check_tune(const char *text)
+{
+    double values[ENI_TUNE_MAX];
+    if (strncmp(text, ENI_TUNED "=", sizeof ENI_TUNED) != 0)
+        return "lr=V1,V2,..: the learning rate is the one key that can be tuned";
+    return eni_tune_parse(text, values) > 0 ? NULL
+                                            : "2 to 16 rising rates above 0, such as lr=0.005,0.01,0.02";
+}
+
 static const char *check_elastic(const char *text)
 {
     eni_worker_range elastic;
@@ -560,6 +569,8 @@ const eni_key eni_keys[] = {
          "the one comparison that is tested by itself and listed first; arms numbered from 1: even:1:2"),
     TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: all pairs of arms",
          "the arm to compare all others with: fewer comparisons, which need fewer seeds"),
+    TEXT("tune", NULL, tune, NULL, "lr=V1,V2,..", check_tune, NULL, C, FIRST, "none",
+         "before the study, run each arm once with each learning rate, on a seed of its own; the arm takes the one with the lowest loss on held-out samples"),
     BOOL("virtual", NULL, is_virtual, "off", C, FIRST, NULL,
          "every run is one of `entrain sim`: in virtual time, with many workers, several runs at once"),
     BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,

@@ -243,6 +243,12 @@ static en_status take_tensor(const en_rank_tensor *from, uint32_t number, en_mod
         strlen(from->name) > EN_RANK_NAME)
         return eni_fail(EN_EINVAL, "rank", "tensor %u needs size (it has %u) and a name of 1 to %d bytes",
                         number, from->size, EN_RANK_NAME);
+    if (strchr(from->name, '/') != NULL &&
+        (strncmp(from->name, "optimizer.", 10) == 0 || strncmp(from->name, "rank.", 5) == 0))
+        return eni_fail(EN_EINVAL, "rank",
+                        "tensor %s has the name of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
+                        "choose another",
+                        from->name);
     snprintf(to->name, sizeof to->name, "%s", from->name);
     for (uint32_t d = 0; d < EN_RANK_DIMS && from->shape[d] > 0; d++) {
         if (from->shape[d] > (UINT64_C(1) << 40) / count)

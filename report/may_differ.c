@@ -27,7 +27,7 @@ const eni_may_differ eni_may_differ_table[] = {
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
      "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace record-order "
      "token-file "
-     "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
+     "log-every log-level quiet config help version arm strategies seeds settings primary baseline tune "
      "retry-busy virtual events storm promise json replay-order "
      "nnodes node-rank master-addr master-port init-method host-id"}, /* a study runs on one host */
 

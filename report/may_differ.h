@@ -47,7 +47,7 @@ extern const size_t eni_may_differ_count;
 const eni_may_differ *eni_may_differ_find(bool is_fact, const char *name);
 
 /* A fact of a run as text, "" if the run lacks it. */
-enum { ENI_FACT_TEXT = 320 };
+enum { ENI_FACT_TEXT = 640 };
 void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT]);
 
 /* Judges the facts of a rule over the complete runs of a study: ENI_PASS, or the worst consequence, with two

@@ -136,7 +136,8 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
         levels[a] = NAN;
         if (!rate_of(study, a, &lr, &samples, &updates)) continue;
         const double level = lr / pow(samples, power), reference = level_of(study, a, levels);
-        const bool is_tuned = is_none && is_given(study, a, "lr");
+        const bool is_swept = json_object_get(study->arms[a].entry, "sweep") != NULL;
+        const bool is_tuned = is_swept || (is_none && is_given(study, a, "lr"));
         nknown++;
         ntuned += is_tuned;
         eni_text_add(list, ENI_RULE_TEXT, "%s%s %g per %.0f samples", list[0] ? ", " : "",
@@ -165,6 +166,54 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
                                          : scale,
               list);
     }
+}
+
+/* The run of a sweep (--tune) that was chosen; `end_out`: it is the least or the greatest. NULL: the arm was not tuned. */
+static const json_t *chosen_of(const eni_study *study, size_t arm, bool *end_out, size_t *failed_out)
+{
+    const json_t *sweep = json_object_get(study->arms[arm].entry, "sweep"), *run, *chosen = NULL;
+    for (size_t i = 0; (run = json_array_get(sweep, i)) != NULL; i++) {
+        *failed_out +=
+            json_is_null(json_object_get(run, "loss")) && !json_is_true(json_object_get(run, "diverged"));
+        if (!json_is_true(json_object_get(run, "chosen"))) continue;
+        chosen = run;
+        *end_out = i == 0 || i + 1 == json_array_size(sweep);
+    }
+    return chosen;
+}
+
+/* A best value at an end of the grid may be better beyond it, and a run that failed was never judged: then not every arm had
+ * the same chance. */
+static void rule_tuning(const eni_study *study, eni_fairness *fairness)
+{
+    char list[ENI_RULE_TEXT] = "", ends[ENI_RULE_TEXT] = "", how[ENI_RULE_TEXT] = "";
+    const json_t *tune = json_object_get(study->index, "tune"), *values = json_object_get(tune, "values");
+    size_t ntuned = 0, nfailed = 0;
+    for (size_t a = 0; a < study->narms; a++) {
+        bool is_end = false;
+        const json_t *chosen = chosen_of(study, a, &is_end, &nfailed);
+        if (chosen == NULL) continue;
+        const double value = json_number_value(json_object_get(chosen, "value"));
+        eni_text_add(list, ENI_RULE_TEXT, "%s%s %g", ntuned++ > 0 ? ", " : "", study->arms[a].name, value);
+        if (is_end)
+            eni_text_add(ends, ENI_RULE_TEXT, "%s%s %g", ends[0] ? ", " : "", study->arms[a].name, value);
+    }
+    if (ntuned == 0) return;
+    for (size_t i = 0; i < json_array_size(values); i++)
+        eni_text_add(how, ENI_RULE_TEXT, "%s%g", i > 0 ? ", " : "",
+                     json_number_value(json_array_get(values, i)));
+    if (ntuned < study->narms || tune == NULL)
+        found(fairness, ENI_WARN, "only %zu of %zu arms were tuned: %s", ntuned, study->narms, list);
+    else if (nfailed > 0)
+        found(fairness, ENI_WARN, "%zu run%s of the sweeps failed; chosen: %s", nfailed,
+              nfailed == 1 ? "" : "s", list);
+    else if (ends[0] != 0)
+        found(fairness, ENI_WARN, "best at an end of %s, try beyond: %s", how, ends);
+    else
+        found(fairness, ENI_PASS,
+              "each arm's rate from %s, by one run each on held-out samples, seed %lld, %s: %s", how,
+              (long long)json_integer_value(json_object_get(tune, "seed")),
+              json_string_value(json_object_get(tune, "setting")), list);
 }
 
 /* The first complete run of an arm, whatever its setting; NULL: none. */
@@ -831,14 +880,15 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     static const struct {
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
-    } rules[] = {{ENI_RULE_START, rule_hash},          {ENI_RULE_ORDER, rule_hash},
-                 {"learning rate", rule_rate},         {"momentum", rule_momentum},
-                 {"same budget", rule_budget},         {ENI_RULE_TASK, rule_task},
-                 {"same conditions", rule_conditions}, {"slow ranks", rule_slow_ranks},
-                 {"cores per role", rule_cores},       {ENI_RULE_MACHINE, rule_machine},
-                 {"quiet machine", rule_quiet},        {"order of runs", rule_order},
-                 {"no seed dropped", rule_seeds},      {"measuring", rule_measuring},
-                 {"same bytes", rule_same_bytes},      {"one page", rule_page}};
+    } rules[] = {{ENI_RULE_START, rule_hash},      {ENI_RULE_ORDER, rule_hash},
+                 {"learning rate", rule_rate},     {"tuning", rule_tuning},
+                 {"momentum", rule_momentum},      {"same budget", rule_budget},
+                 {ENI_RULE_TASK, rule_task},       {"same conditions", rule_conditions},
+                 {"slow ranks", rule_slow_ranks},  {"cores per role", rule_cores},
+                 {ENI_RULE_MACHINE, rule_machine}, {"quiet machine", rule_quiet},
+                 {"order of runs", rule_order},    {"no seed dropped", rule_seeds},
+                 {"measuring", rule_measuring},    {"same bytes", rule_same_bytes},
+                 {"one page", rule_page}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

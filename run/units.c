@@ -323,6 +323,23 @@ bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, i
     return true;
 }
 
+int eni_tune_parse(const char *text, double values_out[ENI_TUNE_MAX])
+{
+    char part[32];
+    int n = 0;
+    if (strncmp(text, ENI_TUNED "=", sizeof ENI_TUNED) != 0) return 0;
+    text += sizeof ENI_TUNED;
+    for (bool more = true; more; n++) {
+        const size_t length = strcspn(text, ",");
+        if (n == ENI_TUNE_MAX || !cut(text, length, part, sizeof part)) return 0;
+        if (!eni_parse_real(part, &values_out[n]) || values_out[n] <= (n > 0 ? values_out[n - 1] : 0))
+            return 0;
+        more = text[length] != '\0';
+        text += length + more;
+    }
+    return n > 1 ? n : 0;
+}
+
 size_t eni_arm_name(const char *text)
 {
     const size_t length = strcspn(text, "=:,/");

@@ -63,6 +63,12 @@ bool eni_normalize_parse(const char *text, eni_transform *transform);
 /* "SETTING:ARM:ARM", two arms numbered from 1; the outputs count from 0. Setting: less than 32 letters. */
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);
 
+/* "lr=V1,V2,..": 2 to ENI_TUNE_MAX rising values above 0 of the one key that can be tuned; returns how many, 0 if the text is
+ * invalid. */
+enum { ENI_TUNE_MAX = 16 };
+#define ENI_TUNED "lr"
+int eni_tune_parse(const char *text, double values_out[ENI_TUNE_MAX]);
+
 /* Length of the name in an arm's text: 5 of "tuned=ring:lr=0.1"; 0: it has no name, and its text serves as one. */
 enum { ENI_ARM_NAME = 40 }; /* letters at most */
 size_t eni_arm_name(const char *text);

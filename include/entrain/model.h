@@ -61,7 +61,7 @@ extern "C" {
 
 /* ---- schema ------------------------------------------------------------------------------------------ */
 
-enum { EN_MAX_DIMS = 8, EN_MAX_TENSOR_NAME = 64 };
+enum { EN_MAX_DIMS = 8, EN_MAX_TENSOR_NAME = 201 };
 
 /* Kinds of a tensor, as en_param.kind: a buffer (batch-norm statistics) is saved but not reduced. */
 enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1 };

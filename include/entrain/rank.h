@@ -59,7 +59,7 @@ extern "C" {
 #endif
 
 enum { EN_RANK_DIMS = 8 };   /* most dimensions of a shape */
-enum { EN_RANK_NAME = 63 };  /* longest name of a tensor, in bytes */
+enum { EN_RANK_NAME = 200 }; /* longest name of a tensor, in bytes */
 enum { EN_RANK_AHEAD = 64 }; /* most batches handed out and not begun */
 
 /* Flags. */

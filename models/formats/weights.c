@@ -208,7 +208,7 @@ void eni_buffers_digest(const en_schema *schema, const float *state, char hex_ou
 /* As text: a line for each node, with its inputs if they are not the node before; a line for each tensor. */
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX])
 {
-    char line[320];
+    char line[512];
     eni_digest digest;
     eni_digest_begin(&digest);
     const en_extent *input = &schema->input;

@@ -682,6 +682,107 @@ static void test_a_baseline_is_an_arm(void **state)
     assert_non_null(strstr(s.said, "--baseline: \"ring\""));
 }
 
+/* ---- each arm takes the best rate of a sweep ---- */
+
+static json_t *sweep_of(const json_t *index, size_t arm)
+{
+    return json_object_get(json_array_get(json_object_get(index, "arms"), arm), "sweep");
+}
+
+/* Continued, it does not sweep again: the sweep's folders, removed, stay away, and the last run is made with the chosen rate. */
+static void test_each_arm_is_tuned(void **state)
+{
+    (void)state;
+    char path[64], text[ENI_RULE_TEXT] = "", run[128];
+    const char *flags[] = {"--arm=ring",           "--arm=ps-sync", "--seeds=0,1", "--steps=8",
+                           "--tune=lr=0.001,0.02", "--resume",      NULL};
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(compare(flags), EN_OK);
+    assert_string_equal(s.said, "");
+    json_t *index = load("compare.json"), *tune = json_object_get(index, "tune");
+    assert_int_equal(json_integer_value(json_object_get(tune, "seed")), 2);
+    assert_string_equal(text_of(tune, "setting"), "even");
+    assert_int_equal(json_array_size(json_object_get(index, "runs")), 4); /* without the sweeps */
+    for (size_t arm = 0; arm < 2; arm++) {
+        const json_t *sweep = sweep_of(index, arm), *best = json_array_get(sweep, 1);
+        char dir[80];
+        snprintf(dir, sizeof dir, "runs/tune-%s-0.02", arm == 0 ? "ring" : "ps-sync");
+        assert_string_equal(text_of(best, "dir"), dir);
+        assert_int_equal(json_array_size(sweep), 2);
+        snprintf(run, sizeof run, "%s/result.json", dir);
+        json_t *result = load(run), *point;
+        assert_int_equal(json_integer_value(json_object_get(result, "seed")), 2);
+        snprintf(run, sizeof run, "%s/eval.jsonl", dir);
+        point = load(run); /* one look */
+        assert_true(json_equal(json_object_get(point, "holdout_loss"), json_object_get(best, "loss")));
+        json_decref(point);
+        json_decref(result);
+        assert_true(json_is_true(json_object_get(best, "chosen")));
+        snprintf(run, sizeof run, "%s/%s", s.dir, dir);
+        assert_int_equal(nftw(run, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+    }
+    assert_int_equal(judged("tuning", text), ENI_WARN);
+    assert_non_null(strstr(text, "best at an end of 0.001, 0.02, try beyond: ring 0.02, ps-sync 0.02"));
+    assert_int_equal(judged("learning rate", text), ENI_PASS);
+    json_array_remove(json_object_get(index, "runs"), 3);
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    assert_int_equal(compare(flags), EN_OK);
+    assert_int_equal(access(run, F_OK), -1);
+    index = load("compare.json");
+    assert_int_equal(json_array_size(json_object_get(index, "runs")), 4);
+    json_decref(index);
+    json_t *result = load("runs/even-ring-s1/result.json");
+    assert_true(json_number_value(json_object_get(result, "lr")) == 0.04); /* scaled by two workers */
+    json_decref(result);
+}
+
+static void test_a_sweep_may_be_interrupted(void **state)
+{
+    (void)state;
+    const char *flags[] = {"--arm=ring", "--arm=ps-sync", "--tune=lr=0.001,0.02", "--resume", NULL};
+    s.signal_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    assert_int_equal(compare(flags), EN_EINTR);
+    close(s.signal_fd);
+    s.signal_fd = -1;
+    json_t *index = load("compare.json");
+    assert_int_equal(json_array_size(sweep_of(index, 0)), 0); /* an interrupted run is no result */
+    json_decref(index);
+    assert_int_equal(compare(flags), EN_OK);
+    index = load("compare.json");
+    assert_int_equal(json_array_size(sweep_of(index, 1)), 2);
+    json_decref(index);
+    flags[2] = "--tune=lr=0.001,0.03";
+    assert_int_equal(compare(flags), EN_EINVAL);
+    assert_non_null(strstr(s.said, "tune.values.2 is 0.02 there and 0.03 here"));
+}
+
+static void test_an_arm_without_a_rate_is_named(void **state)
+{
+    (void)state;
+    const char *flags[] = {"--arm=ring", "--steps=8", "--tune=lr=1000,100000", "--resume", NULL};
+    for (int turn = 0; turn < 2; turn++) {
+        s.said[0] = 0;
+        assert_int_equal(compare(flags), EN_EPEER);
+        assert_non_null(strstr(s.said, "no rate for the arm ring"));
+    }
+}
+
+static void test_arms_are_tuned_alike_or_not_at_all(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        compare((const char *[]){"--arm=ring", "--arm=b=ring:lr=0.1", "--tune=lr=0.01,0.02", NULL}),
+        EN_EINVAL);
+    assert_non_null(strstr(s.said, "b has lr=0.1 of its own"));
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--lr=0.1", "--tune=lr=0.01,0.02", NULL}),
+                     EN_EINVAL);
+    assert_non_null(strstr(s.said, "--lr=0.1"));
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--holdout=0", "--tune=lr=0.01,0.02", NULL}),
+                     EN_EINVAL);
+    assert_non_null(strstr(s.said, "--holdout=0"));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
 int main(void)
@@ -707,6 +808,10 @@ int main(void)
         TEST(test_an_interruption_ends_it),
         TEST(test_the_machine_is_recorded),
         TEST(test_the_plan_is_recorded),
+        TEST(test_each_arm_is_tuned),
+        TEST(test_a_sweep_may_be_interrupted),
+        TEST(test_an_arm_without_a_rate_is_named),
+        TEST(test_arms_are_tuned_alike_or_not_at_all),
         TEST(test_a_primary_comparison_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,8 +192,12 @@ static void hear(void *user, int level, const char *subsystem, const char *text)
     if (level <= 1) snprintf(s->said, sizeof s->said, "%s", text);
 }
 
-static const en_rank_tensor two[2] = {{.size = sizeof two[0], .name = "a", .shape = {3, 2}},
-                                      {.size = sizeof two[0], .name = "b"}};
+/* A name of 200 bytes, and one of a single letter. */
+#define TEN   "0123456789"
+#define FIFTY TEN TEN TEN TEN TEN
+static const en_rank_tensor two[2] = {
+    {.size = sizeof two[0], .name = FIFTY FIFTY FIFTY FIFTY, .shape = {3, 2}},
+    {.size = sizeof two[0], .name = "b"}};
 
 static en_rank_options options_for(scene *s)
 {
@@ -306,6 +310,14 @@ static int misused_rank(scene *s, int rank)
     const en_rank_tensor twice[2] = {two[1], two[1]};
     options.tensors = twice;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "called b") != NULL);
+    char name[EN_RANK_NAME + 2] = "";
+    memset(name, 'n', sizeof name - 1);
+    const en_rank_tensor long_named[2] = {{.size = sizeof two[0], .name = name}, two[1]},
+                         clashing[2] = {{.size = sizeof two[0], .name = "rank.0/b"}, two[1]};
+    options.tensors = long_named;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "200 bytes") != NULL);
+    options.tensors = clashing;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "rank.0/b") != NULL);
     options.tensors = two;
     options.plugins = "/nowhere";
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_ENOENT);

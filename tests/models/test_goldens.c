@@ -26,7 +26,7 @@ enum { SKIPPED = 77 };
 /* What was compared, for the closing line. */
 static struct {
     double worst;
-    char where[96];
+    char where[EN_MAX_TENSOR_NAME + 64];
     int losses, tensors;
 } sum;
 
@@ -271,7 +271,7 @@ enum { SHOWN = 5 /* the norm first */, WHOLE_BATCH = 8, WHOLE_PIXELS = 3 * 32 * 
 
 static uint32_t key_of(const char *name, int seed)
 {
-    char text[128];
+    char text[EN_MAX_TENSOR_NAME + 16];
     uint32_t key = 0x811C9DC5;
     snprintf(text, sizeof text, "%s:%d", name, seed);
     for (const char *c = text; *c != 0; c++)

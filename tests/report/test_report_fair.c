@@ -160,6 +160,41 @@ static void unscaled_rates_make_accuracy_incomparable(void **state)
     assert_false(fairness.is_time_comparable);
 }
 
+/* Records a sweep of three rates for each arm, of which the chosen one is given. */
+static void tune(const int *chosen, const char *broken)
+{
+    for (size_t arm = 0; arm < 3; arm++) {
+        json_t *sweep = json_array();
+        for (int i = 0; i < 3; i++) {
+            json_t *run = json_pack("{s:f, s:o}", "value", 0.01 * (i + 1), "loss",
+                                    broken != NULL && arm == 0 && i == 2 ? json_null() : json_real(1));
+            if (i == chosen[arm]) json_object_set_new(run, "chosen", json_true());
+            if (broken != NULL) json_object_set_new(run, broken, json_true());
+            json_array_append_new(sweep, run);
+        }
+        set_arm(arm, "sweep", sweep);
+    }
+    fixture_set(dir, "compare.json", "tune",
+                json_pack("{s:s, s:[f, f, f], s:i, s:s}", "key", "lr", "values", 0.01, 0.02, 0.03, "seed", 0,
+                          "setting", "even"));
+}
+
+static void arms_are_tuned_alike(void **state)
+{
+    (void)state;
+    tune((const int[]){1, 1, 1}, NULL);
+    rule_is("tuning", ENI_PASS, "each arm's rate from 0.01, 0.02, 0.03|held-out|seed 0, even|ps-async 0.02");
+    tune((const int[]){1, 0, 2}, NULL);
+    rule_is("tuning", ENI_WARN,
+            "best at an end of 0.01, 0.02, 0.03, try beyond: ps-sync 0.01, ps-async 0.03");
+    tune((const int[]){1, 1, 1}, "diverged"); /* a rate too high is a result */
+    rule_is("tuning", ENI_PASS, "ring 0.02");
+    tune((const int[]){1, 1, 1}, "cause");
+    rule_is("tuning", ENI_WARN, "1 run of the sweeps failed");
+    set_arm(0, "sweep", json_array());
+    rule_is("tuning", ENI_WARN, "only 2 of 3 arms were tuned");
+}
+
 static void less_work_fails(void **state)
 {
     (void)state;
@@ -672,6 +707,7 @@ int main(void)
                                        WITH_STUDY(the_baseline_is_one_process),
                                        WITH_STUDY(asynchrony_is_shown_as_momentum),
                                        WITH_STUDY(other_bytes_fail),
+                                       WITH_STUDY(arms_are_tuned_alike),
                                        cmocka_unit_test(lists_of_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,22 @@ static void net_texts(void **state)
         assert_false(eni_net_parse(none[i], &rate, &delay));
 }
 
+static void sweeps(void **state)
+{
+    (void)state;
+    double values[ENI_TUNE_MAX];
+    static const char *const none[] = {
+        "lr",         "lr=",          "lr=0.1",      "lr=0.1,",     "lr=0.1,0.1", "lr=0.2,0.1",
+        "lr=0,0.1",   "lr=-0.1,0.1",  "lr=0.1,nan",  "lr=0.1;0.2",  "0.1,0.2",    "lr=,0.1",
+        "lr=0.1,0x2", "beta=0.1,0.2", "lr=0.1,0.2 ", "lr=0.1,,0.2", "LR=0.1,0.2", ""};
+    assert_int_equal(eni_tune_parse("lr=0.005,1e-2,5", values), 3);
+    assert_true(values[0] == 0.005 && values[1] == 0.01 && values[2] == 5);
+    assert_int_equal(eni_tune_parse("lr=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", values), 16);
+    assert_int_equal(eni_tune_parse("lr=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", values), 0);
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        assert_int_equal(eni_tune_parse(none[i], values), 0);
+}
+
 static void distances(void **state)
 {
     (void)state;
@@ -145,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rates),     cmocka_unit_test(durations),
                                        cmocka_unit_test(amounts),   cmocka_unit_test(reals_come_back_exactly),
-                                       cmocka_unit_test(net_texts), cmocka_unit_test(distances)};
+                                       cmocka_unit_test(net_texts), cmocka_unit_test(sweeps),
+                                       cmocka_unit_test(distances)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,6 +276,33 @@ static void a_page_of_both(void **state)
         "report of a study and a simulated one: two rankings, two families of tests, one curve over samples");
 }
 
+/* The sweep chooses before the study, which then has the chosen rates; a rate that ends its run is no choice. */
+static void a_sweep_in_virtual_time(void **state)
+{
+    char dir[300], run[400];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/tuned", system_folder());
+    run_entrain(
+        0,
+        "compare --virtual -n 2 --model=mlp --data=synthetic --limit-train-samples=400 --device=ref --quiet "
+        "--batch-size=8 --arm=ring --arm=ps-async --tune=lr=0.01,1000000 --lr-scale=none --out=%s",
+        dir);
+    json_t *study = json_in(dir, "compare.json");
+    for (size_t arm = 0; arm < 2; arm++) {
+        const json_t *entry = json_array_get(json_object_get(study, "arms"), arm),
+                     *sweep = json_object_get(entry, "sweep");
+        assert_int_equal(json_array_size(sweep), 2);
+        assert_true(json_is_true(json_object_get(json_array_get(sweep, 0), "chosen")));
+        assert_true(json_is_true(json_object_get(json_array_get(sweep, 1), "diverged")));
+        assert_true(json_number_value(json_object_get(entry, "lr")) == 0.01);
+        snprintf(run, sizeof run, "%s/runs/even-%s-s1", dir, arm == 0 ? "ring" : "ps-async");
+        json_t *result = result_in(run);
+        assert_true(json_number_value(json_object_get(result, "lr")) == 0.01);
+        json_decref(result);
+    }
+    json_decref(study);
+}
+
 /* A run that fails costs no other run; a signal ends all. */
 static void a_failure_and_a_signal(void **state)
 {
@@ -328,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(many_ranks_share_a_file),
         cmocka_unit_test(a_study_in_virtual_time),  cmocka_unit_test(a_page_of_both),
-        cmocka_unit_test(a_failure_and_a_signal),   cmocka_unit_test(what_has_no_meaning)};
+        cmocka_unit_test(a_sweep_in_virtual_time),  cmocka_unit_test(a_failure_and_a_signal),
+        cmocka_unit_test(what_has_no_meaning)};
     return system_main(tests);
 }

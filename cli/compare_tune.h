@@ -1,0 +1,25 @@
+/* compare_tune.h - `compare --tune`: a record of each run of a sweep, and the value that wins. */
+#ifndef CLI_COMPARE_TUNE_H
+#define CLI_COMPARE_TUNE_H
+
+#include <jansson.h>
+
+#include "config/config.h"
+
+/* The sweeps use the smallest seed that the study does not. */
+int64_t eni_tune_seed(const eni_config *config);
+
+/* The sweep of the arm in DIR/compare.json, to be continued; an empty one if there is none. */
+json_t *eni_tune_past(const char *dir, const char *arm);
+
+/* Whether the sweep has a run with this value. */
+bool eni_tune_has(const json_t *sweep, double value);
+
+/* Adds, in the order of values, the run in DIR/RELATIVE: its loss on held-out samples at the end (null: the run failed or
+ * "diverged") and its cause of failure ("": it ended well). */
+void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, const char *cause);
+
+/* Marks the run with the lowest loss as "chosen", the first of equals. False: all have failed or diverged. */
+bool eni_tune_choose(json_t *sweep, double *value_out);
+
+#endif
