@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "conform/conform.h"
@@ -106,32 +105,23 @@ static en_status find_reference(const char *name, const char *flag, const eni_re
 static en_status conform(const eni_command_context *context, const char *spec, json_t *all, bool *agrees)
 {
     const eni_config *c = context->config;
-    outcome *o = calloc(1, sizeof *o);
+    outcome o = {.config.hooks = context->hooks};
+    const char **claimed = &o.config.reference_options;
     char as[ENI_PLUGIN_WORD_MAX], word[ENI_PLUGIN_WORD_MAX];
-    const char *given = NULL;
-    if (o == NULL) return EN_ENOMEM;
-    en_status st = eni_plugin_split("conform", spec, word, &given);
-    if (st == EN_OK) st = eni_strategy_find(context->plugin_dir, word, &o->config.strategy);
-    if (st == EN_OK) {
-        o->config.options = given;
-        o->config.hooks = context->hooks;
-        snprintf(as, sizeof as, "%s", o->config.strategy->name);
-        if (c->as != NULL) st = eni_plugin_split("--as", c->as, as, &o->config.reference_options);
-        if (o->config.reference_options != NULL && o->config.reference_options[0] == '\0')
-            o->config.reference_options = NULL;
-    }
-    if (st == EN_OK) st = find_reference(as, c->as != NULL ? "--as: " : "", &o->config.reference);
-    if (st == EN_OK) st = try_schedules(o, c);
-    if (st == EN_OK) {
-        *agrees = *agrees && o->judgement.agrees;
-        if (all != NULL)
-            json_array_append_new(all, report_json(o));
-        else
-            report(o);
-        fflush(stdout);
-    }
-    free(o);
-    return st;
+    EN_TRY(eni_plugin_split("conform", spec, word, &o.config.options));
+    EN_TRY(eni_strategy_find(context->plugin_dir, word, &o.config.strategy));
+    snprintf(as, sizeof as, "%s", o.config.strategy->name);
+    if (c->as != NULL) EN_TRY(eni_plugin_split("--as", c->as, as, claimed));
+    if (*claimed != NULL && **claimed == '\0') *claimed = NULL;
+    EN_TRY(find_reference(as, c->as != NULL ? "--as: " : "", &o.config.reference));
+    EN_TRY(try_schedules(&o, c));
+    *agrees = *agrees && o.judgement.agrees;
+    if (all != NULL)
+        json_array_append_new(all, report_json(&o));
+    else
+        report(&o);
+    fflush(stdout);
+    return EN_OK;
 }
 
 /* Every built-in strategy that has a reference. */

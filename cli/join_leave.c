@@ -26,7 +26,6 @@ static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t numbe
     eni_token token;
     EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
     EN_TRY(eni_address_parse(eni_run_attribute(run, "leader"), &leader));
-    if (eni_address_is_anywhere(&leader)) snprintf(leader.host, sizeof leader.host, "127.0.0.1");
     EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
     EN_TRY(eni_token_read(path, &token));
     return eni_ask(&leader, &token, kind, number, eni_now_ns() + ANSWER_S * ENI_SECOND, why_out);

@@ -40,7 +40,6 @@ enum {
     ENI_PAPER_HOSTS = 4,    /* several ranks per host */
     ENI_PAPER_GROUPS = 8,   /* groups of one size */
     ENI_PAPER_UNEQUAL = 16, /* .. or of several */
-    ENI_PAPER_ROUNDS = 32,  /* the workers are in step: each computes one gradient a round */
 };
 
 typedef struct eni_reference {

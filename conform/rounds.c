@@ -34,10 +34,9 @@ static uint64_t steps_of(const eni_paper *p)
     return p->worker[0].step + 1;
 }
 
-static bool ends_period(const eni_paper *p, uint64_t steps, double period)
+static bool ends_period(const eni_paper *p, double period)
 {
-    (void)p;
-    return period > 0 && fmod((double)steps, period) == 0;
+    return period > 0 && fmod((double)steps_of(p), period) == 0;
 }
 
 /* ---- ring: x -= eta mean of all g (Goyal'17, eq. 2; Sergeev'18) ------------------------------------------- */
@@ -55,7 +54,7 @@ static void grouped_round(eni_paper *p)
 {
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_group(p, r));
-    if (ends_period(p, steps_of(p), eni_paper_num(p, "period", 8))) average(p);
+    if (ends_period(p, eni_paper_num(p, "period", 8))) average(p);
 }
 
 /* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each
@@ -97,7 +96,7 @@ static void slowmo_round(eni_paper *p)
     eni_paper_vec mean;
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
-    if (!ends_period(p, steps_of(p), slowmo_period(p))) return;
+    if (!ends_period(p, slowmo_period(p))) return;
     eni_paper_mean_weights(p, eni_paper_all(p), mean);
     for (uint64_t e = 0; e < p->n; e++) {
         p->own[e] = beta * p->own[e] + (p->before[e] - mean[e]) / eta;
@@ -110,7 +109,7 @@ static void slowmo_round(eni_paper *p)
 /* Between two slow steps the paper has no model. */
 static const double *slowmo_model(eni_paper *p)
 {
-    return ends_period(p, steps_of(p), slowmo_period(p)) ? p->before : NULL;
+    return ends_period(p, slowmo_period(p)) ? p->before : NULL;
 }
 
 /* ---- diloco: H inner steps of each island from theta; Delta = theta - mean of the islands' weights; m = momentum m +
@@ -133,7 +132,7 @@ static void diloco_round(eni_paper *p)
         step_along(p, r, has_islands ? eni_paper_group(p, r) : eni_paper_one(r));
         if (p->group[r] == r || !has_islands) islands |= eni_paper_one(r);
     }
-    if (!ends_period(p, steps_of(p), diloco_period(p))) return;
+    if (!ends_period(p, diloco_period(p))) return;
     eni_paper_mean_weights(p, islands, mean);
     for (uint64_t e = 0; e < p->n; e++) {
         const double delta = p->before[e] - mean[e];
@@ -145,7 +144,7 @@ static void diloco_round(eni_paper *p)
 
 static const double *diloco_model(eni_paper *p)
 {
-    return ends_period(p, steps_of(p), diloco_period(p)) ? p->before : NULL;
+    return ends_period(p, diloco_period(p)) ? p->before : NULL;
 }
 
 /* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both
@@ -192,27 +191,26 @@ static void dpsgd_round(eni_paper *p)
 
 const eni_reference eni_paper_rounds[] = {
     {"ring", "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09", OPTIONS(""),
-     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .round = ring_round},
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .round = ring_round},
     {"grouped", "Lin'20, hierarchical local SGD, one step inside a block",
      OPTIONS("", "period=0", "period=1", "period=3", "period=4"),
-     .flags =
-         ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS | ENI_PAPER_UNEQUAL,
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_GROUPS | ENI_PAPER_UNEQUAL,
      .round = grouped_round},
     {"local-sgd", "Stich'19, alg. 1; Lin'20, sec. 3 (post-local SGD)",
      OPTIONS("", "period=1", "period=3", "period=4,start=6", "period=3,start=4"),
-     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .round = local_round},
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .round = local_round},
     {"slowmo", "Wang'20, alg. 1",
      OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5", "period=4,beta=0",
              "period=4,buffer=average", "period=3,buffer=reset"),
-     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .rounding = 2,
-     .round = slowmo_round, .model = slowmo_model},
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE, .rounding = 2, .round = slowmo_round,
+     .model = slowmo_model},
     {"diloco", "Douillard'23, alg. 1",
      OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
              "period=5,lr=0.4,momentum=0.6"),
-     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS | ENI_PAPER_GROUPS,
-     .round = diloco_round, .model = diloco_model},
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_GROUPS, .round = diloco_round,
+     .model = diloco_model},
     {"d-psgd", "Lian'17, alg. 1; Assran'19, app. A (exponential)",
-     OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"),
-     .flags = ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .least_ranks = 2, .round = dpsgd_round},
+     OPTIONS("", "graph=ring", "graph=complete", "graph=exponential"), .flags = ENI_PAPER_SCHEDULE,
+     .least_ranks = 2, .round = dpsgd_round},
     {0},
 };

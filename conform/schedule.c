@@ -62,6 +62,7 @@ static float gradient_at(void *user, uint64_t micro_batch, uint64_t element, flo
 static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     trial *t = user;
+    if (t->status != EN_OK) return t->status; /* its STEP was not recorded */
     float *seen = eni_alloc_array(COUNT, sizeof *seen);
     if (seen == NULL) return EN_ENOMEM;
     memcpy(seen, param, COUNT * sizeof *seen);

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,6 +49,7 @@ struct en_rank {
     pid_t pid;           /* not a child's */
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
+    atomic_bool is_in_call;
 
     eni_micro ahead[EN_RANK_AHEAD]; /* ring of batches handed out and not begun */
     uint64_t nhanded, nbegun;
@@ -72,6 +74,7 @@ struct en_rank {
 static en_status left(en_rank *self, en_status st)
 {
     uselocale(self->programs);
+    atomic_store(&self->is_in_call, false);
     return st;
 }
 
@@ -91,11 +94,18 @@ static en_status fail(en_rank *self, en_status st)
 /* EN_OK if the rank takes calls; then numbers are printed with a point until `left`. */
 static en_status entered(en_rank *self)
 {
+    if (self == NULL)
+        return eni_fail(EN_EINVAL, "rank", "the rank is NULL: en_rank_open has failed, or was not called");
     if (getpid() != self->pid)
         return eni_fail(EN_EBUG, "rank", "rank %d belongs to process %d: a child made by fork cannot use it",
                         self->facts.rank, (int)self->pid);
-    if (self->phase == LEFT) return eni_fail(EN_EINVAL, "rank", "rank %d has left the run", self->facts.rank);
+    if (atomic_exchange(&self->is_in_call, true))
+        return eni_fail(EN_EINVAL, "rank",
+                        "rank %d is in another call: make one at a time, and none in `evaluate`",
+                        self->facts.rank);
     self->programs = uselocale(self->plain);
+    if (self->phase == LEFT)
+        return left(self, eni_fail(EN_EINVAL, "rank", "rank %d has left the run", self->facts.rank));
     const en_status st = eni_rank_alive(&self->rank);
     return st == EN_OK ? EN_OK : left(self, self->has_failed ? st : fail(self, st));
 }
@@ -142,6 +152,7 @@ static const size_t FIRST_SCORE = offsetof(en_rank_score, accuracy) + sizeof(dou
 
 static en_status check_options(const en_rank_options *o)
 {
+    if (o == NULL) return eni_fail(EN_EINVAL, "rank", "the options are NULL");
     if (o->abi != EN_RANK_ABI)
         return eni_fail(EN_EVERSION, "rank",
                         "the options have abi %u and this library %u: recompile the program", o->abi,
@@ -533,11 +544,7 @@ en_status en_rank_next(en_rank *rank, en_rank_batch *batch_out)
     if (st != EN_OK) return done(rank, st);
     eni_sampler_indices(rank->sampler, micro, rank->samples);
     rank->nhanded++;
-    *batch_out = (en_rank_batch){.size = sizeof *batch_out,
-                                 .number = micro->index,
-                                 .epoch = micro->epoch,
-                                 .count = micro->count,
-                                 .samples = rank->samples};
+    *batch_out = (en_rank_batch){micro->index, micro->epoch, micro->count, rank->samples};
     return left(rank, EN_OK);
 }
 
@@ -711,6 +718,9 @@ void en_rank_close(en_rank *rank)
     if (st == EN_OK)
         eni_error("rank", "rank %d: the program closed its rank in step %llu, before the end of the run",
                   rank->facts.rank, (unsigned long long)rank->rank.step);
-    if (st != EN_ESTOP) (void)fail(rank, st == EN_OK ? EN_EBUG : st);
+    if (st != EN_ESTOP) {
+        rank->programs = uselocale(rank->plain); /* it also writes records */
+        (void)left(rank, fail(rank, st == EN_OK ? EN_EBUG : st));
+    }
     free_all(rank);
 }

@@ -168,7 +168,9 @@ static size_t summary_bytes(const collection *k)
 /* Without the strategy's state. */
 static eni_rank_facts own_facts(const eni_rank *self)
 {
-    return (eni_rank_facts){.sum = self->records.stats.sum, .scale = eni_trainer_scale(&self->trainer)};
+    const eni_trainer *t = &self->trainer;
+    return (eni_rank_facts){.sum = self->records.stats.sum,
+                            .scale = t->ops->scale == NULL ? (eni_scale_facts){0} : t->ops->scale(t->self)};
 }
 
 static void put_summary(const collection *k, eni_pack *out)

@@ -1,4 +1,4 @@
-/* rank_options.h - a rank's options, part by part; filled in once (worker/command.c), because nothing in rank/
+/* rank_options.h - a rank's options, part by part; filled in once (job/settings.c), because nothing in rank/
  * knows flags. Flat records; texts outlive the rank, and are NULL where not given. */
 #ifndef RANK_RANK_OPTIONS_H
 #define RANK_RANK_OPTIONS_H

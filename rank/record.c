@@ -245,13 +245,10 @@ void eni_bar_done(eni_bar *bar)
 
 /* ---- TensorBoard: protocol buffers, as much as a scalar needs ---- */
 
-static const int64_t flush_ns = 2 * ENI_SECOND;
-
 struct eni_tensorboard {
     FILE *file;
     char path[1024];
-    double start; /* seconds since 1970 at the training clock's 0 */
-    int64_t flushed_ns;
+    double start;     /* seconds since 1970 at the training clock's 0 */
     uint64_t samples; /* at the last step that was shown */
     double t;
 };
@@ -331,6 +328,7 @@ static void write_record(const eni_tensorboard *board, const proto *event)
     fwrite(&of_length, sizeof of_length, 1, board->file);
     fwrite(event->byte, event->n, 1, board->file);
     fwrite(&of_data, sizeof of_data, 1, board->file);
+    fflush(board->file); /* whole, for a reader; and a child made by fork has nothing left to write */
 }
 
 static void write_summary(const eni_tensorboard *board, double t, uint64_t samples, const proto *summary)
@@ -375,7 +373,6 @@ en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorb
         return EN_EIO;
     }
     board->start = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    board->flushed_ns = eni_now_ns();
     board->samples = resumed;
     write_head(board, resumed);
     *board_out = board;
@@ -394,10 +391,6 @@ void eni_tensorboard_step(eni_tensorboard *board, const eni_step *s)
     write_summary(board, s->t, s->samples, &summary);
     board->samples = s->samples;
     board->t = s->t;
-    int64_t now = eni_now_ns();
-    if (now - board->flushed_ns < flush_ns) return;
-    board->flushed_ns = now;
-    fflush(board->file);
 }
 
 void eni_tensorboard_score(eni_tensorboard *board, uint64_t samples, double t, double loss, double accuracy)

@@ -405,7 +405,8 @@ static en_status restore_scale(eni_rank *self)
     if (r >= c->nranks) return EN_OK;
     eni_scale_facts facts = c->ranks[r].scale;
     if (!is_same_world) facts.overflows = facts.samples = 0; /* not of a rank here */
-    return eni_trainer_set_scale(&self->trainer, &facts);
+    const eni_trainer *t = &self->trainer;
+    return t->ops->set_scale == NULL ? EN_OK : t->ops->set_scale(t->self, &facts);
 }
 
 /* Sums go to the ranks that had them; with another number of workers rank 0 gets them. */

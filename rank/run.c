@@ -69,13 +69,9 @@ static en_status start_clock(eni_rank *self)
 {
     int64_t *zero_ns = &self->records.stats.clock_begin_ns;
     eni_member_note(self->member, -1, "start of training");
+    EN_TRY(self->is_newcomer ? eni_rank_come_in(self) : meet(self, zero_ns));
     if (self->is_newcomer)
-        EN_TRY(eni_rank_come_in(self));
-    else
-        EN_TRY(meet(self, zero_ns));
-    if (self->is_newcomer) *zero_ns = eni_now_ns();
-    if (self->is_newcomer)
-        self->records.stats.before_ns += *zero_ns; /* time since it learned the run's time */
+        self->records.stats.before_ns += *zero_ns = eni_now_ns(); /* time since it learned the run's time */
     if (self->world.rank == 0)
         eni_bar_start(&self->records.bar, self->saving.first_step,
                       self->saving.is_resumed ? self->saving.past.samples : 0);

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "rank/shutdown.h"
 #include "runtime/store/store.h"
@@ -168,7 +169,7 @@ static void begin_write(eni_saving *saving)
 {
     eni_saver *s = saving->saver;
     s->next_try = s->next;
-    int code = pthread_create(&s->thread, NULL, write_main, s);
+    int code = eni_thread_start(&s->thread, write_main, s);
     s->is_writing = code == 0;
     if (code == 0) return;
     eni_warn("save", "no checkpoint at sample %llu: cannot start a thread to write it: %s",

@@ -39,7 +39,7 @@ struct eni_shutdown {
 
 /* ---- what has happened ---- */
 
-static void get_over(eni_shutdown *e)
+void eni_shutdown_now(eni_shutdown *e)
 {
     const int was_over = atomic_exchange(&e->is_over, 1);
     if (e->config.ended != NULL) atomic_store(e->config.ended, EN_EINTR);
@@ -71,7 +71,7 @@ static void heed_signal(eni_shutdown *e)
                                    : number == SIGHUP ? "its terminal was closed"
                                                       : "SIGTERM");
     else
-        get_over(e); /* the ranks have not met, or the user is in a hurry */
+        eni_shutdown_now(e); /* the ranks have not met, or the user is in a hurry */
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -122,7 +122,7 @@ static void look(eni_shutdown *e)
     if (e->member != NULL) heed_member(e);
     pthread_mutex_unlock(&e->lock);
     const int64_t now = eni_now_ns(), asked_ns = atomic_load(&e->asked_ns);
-    if (asked_ns != INT64_MAX && now >= asked_ns + e->more_ns + grace_ns) get_over(e);
+    if (asked_ns != INT64_MAX && now >= asked_ns + e->more_ns + grace_ns) eni_shutdown_now(e);
     int nobody = END_OPEN;
     if (now >= last_ns(e) && atomic_compare_exchange_strong(&e->end, &nobody, END_LAST_RESORT))
         e->config.leave_at_once(e->config.user,
@@ -194,11 +194,6 @@ void eni_shutdown_watch(eni_shutdown *e, eni_member *member)
     e->member = member;
     pthread_mutex_unlock(&e->lock);
     eventfd_write(e->wake_fd, 1);
-}
-
-void eni_shutdown_now(eni_shutdown *e)
-{
-    get_over(e);
 }
 
 int eni_shutdown_fd(const eni_shutdown *e)

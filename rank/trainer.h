@@ -14,8 +14,8 @@
  *
  * All calls come on the compute thread; report_run also on that of the last resort (shutdown.h), while the
  * compute thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
- * that is NULL has nothing to do; open and gradient are always there, except
- * for a program that makes the calls of run.h itself; without evaluate there is no curve. */
+ * that is NULL has nothing to do; open and gradient are always there, except for a program that makes the calls
+ * of run.h itself; without evaluate there is no curve. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H
 
@@ -123,16 +123,6 @@ typedef struct eni_trainer {
 static inline en_status eni_trainer_bring(const eni_trainer *t, bool and_slots)
 {
     return t->ops->bring == NULL ? EN_OK : t->ops->bring(t->self, and_slots);
-}
-
-static inline eni_scale_facts eni_trainer_scale(const eni_trainer *t)
-{
-    return t->ops->scale == NULL ? (eni_scale_facts){0} : t->ops->scale(t->self);
-}
-
-static inline en_status eni_trainer_set_scale(const eni_trainer *t, const eni_scale_facts *facts)
-{
-    return t->ops->set_scale == NULL ? EN_OK : t->ops->set_scale(t->self, facts);
 }
 
 static inline void eni_trainer_report_run(const eni_trainer *t, const json_t *reports, json_t *result)

@@ -149,8 +149,8 @@ static void softsync_member(en_store *store, void *state, const en_partition *pa
 static void softsync_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
-    const int gradients = host->world->nranks / (int)host->num(host, "splits");
-    promise(theory_out, (host->world->nranks - 1) / (double)gradients);
+    const int gradients = host->world->nranks / (int)host->num(host, "splits"); /* 0: ranks were lost */
+    promise(theory_out, (host->world->nranks - 1) / (double)(gradients > 0 ? gradients : 1));
 }
 
 /* ---- dc-asgd (Zheng'17, arXiv 1609.08326, eq. 10, alg. 1 and 2) ---------------------------------------------- */

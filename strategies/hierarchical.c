@@ -22,13 +22,8 @@
 enum { PUSH = 1 };
 
 static const en_option hierarchical_options[] = {
-    {.size = sizeof(en_option),
-     .type = EN_OPT_INT,
-     .key = "bound",
-     .help = "steps that a host may be ahead of the slowest; -1: all hosts step together",
-     .value = -1,
-     .min = -1,
-     .max = 1e9},
+    {sizeof(en_option), EN_OPT_INT, "bound",
+     "steps that a host may be ahead of the slowest; -1: all hosts step together", -1, -1, 1e9, NULL},
     {0},
 };
 

@@ -246,22 +246,12 @@ static en_status decide(en_host *host, hybrid *self)
 /* ---- worker half --------------------------------------------------------------------------------------- */
 
 static const en_option hybrid_options[] = {
-    {.size = sizeof(en_option),
-     .type = EN_OPT_TEXT,
-     .key = "ps",
-     .help = "tensors that go to the server: names with * and ?, several with + between them",
-     .text = ""},
-    {.size = sizeof(en_option),
-     .type = EN_OPT_BOOL,
-     .key = "auto",
-     .help = "the measured cost of both ways decides, as it does without ps=",
-     .max = 1},
-    {.size = sizeof(en_option),
-     .type = EN_OPT_BOOL,
-     .key = "apart",
-     .help = "with auto, on several hosts: the two ways share no link, so their times overlap",
-     .value = 1,
-     .max = 1},
+    {sizeof(en_option), EN_OPT_TEXT, "ps",
+     "tensors that go to the server: names with * and ?, several with + between them", 0, 0, 0, ""},
+    {sizeof(en_option), EN_OPT_BOOL, "auto",
+     "the measured cost of both ways decides, as it does without ps=", 0, 0, 1, NULL},
+    {sizeof(en_option), EN_OPT_BOOL, "apart",
+     "with auto, on several hosts: the two ways share no link, so their times overlap", 1, 0, 1, NULL},
     {0},
 };
 

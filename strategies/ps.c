@@ -85,13 +85,8 @@ static void async_theory(en_host *host, void *state, en_theory *theory_out)
 /* ---- ssp: as ps-async, but nobody runs further than `bound` ahead (Ho'13, sec. 3; Cipar'13) ------------ */
 
 static const en_option ssp_options[] = {
-    {.size = sizeof(en_option),
-     .type = EN_OPT_INT,
-     .key = "bound",
-     .help = "steps that a worker may be ahead of the slowest",
-     .value = 3,
-     .min = 0,
-     .max = INFINITY},
+    {sizeof(en_option), EN_OPT_INT, "bound", "steps that a worker may be ahead of the slowest", 3, 0,
+     INFINITY, NULL},
     {0},
 };
 

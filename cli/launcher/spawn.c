@@ -298,9 +298,9 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     config->world_size = config->nnodes * config->workers;
     config->result_fd = l->reports.in_fd;
     if (!is_program) EN_TRY(eni_folder_program(eni_program_name(as), path, sizeof path));
-    if (is_program && rank > 0) EN_TRY(open_log(l, rank, &log_fd));
-    EN_TRY(pass_token(l, config));
-    char **argv = eni_config_argv(config, as, path);
+    en_status st = is_program && rank > 0 ? open_log(l, rank, &log_fd) : EN_OK;
+    if (st == EN_OK) st = pass_token(l, config);
+    char **argv = st == EN_OK ? eni_config_argv(config, as, path) : NULL;
     pid_t own = getpid(), pid = argv == NULL ? -1 : fork();
     if (pid == 0) {
         become_child(own, config);
@@ -310,9 +310,13 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
             execv(path, argv);
         _exit(127);
     }
+    if (pid < 0 && st == EN_OK) st = eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
     if (config->token_fd >= 0) close((int)config->token_fd);
     eni_free(argv);
-    if (pid < 0) return eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
+    if (st != EN_OK) {
+        if (log_fd >= 0) close(log_fd);
+        return st;
+    }
     eni_child *c = &l->child[0]; /* a restarted psd takes the slot of the killed one */
     while (c < &l->child[l->nchildren] && (c->is_running || strcmp(c->role, role) != 0))
         c++;

@@ -17,6 +17,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/signals.h"
+#include "runtime/control/ask.h"
 #include "runtime/net/process.h"
 
 enum {
@@ -207,9 +208,14 @@ static void reap(eni_launcher *l)
         found = false;
         for (int i = 0; i < l->nchildren; i++) {
             eni_child *c = &l->child[i];
-            if (!c->is_running || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
+            siginfo_t info = {0};
+            if (!c->is_running || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+                info.si_pid != c->pid)
+                continue;
+            kill(-c->pid,
+                 SIGKILL); /* what it has started ends with it; until waitpid the number is its own */
+            waitpid(c->pid, &c->status, 0);
             c->is_running = false;
-            kill(-c->pid, SIGKILL); /* what it has started ends with it */
             c->has_ended = found = true;
             l->nrunning--;
             if (c->pidfd >= 0) close(c->pidfd);
@@ -415,13 +421,24 @@ static void signal_all(const eni_launcher *l, int signal_number)
         if (l->child[i].is_running) signal_child(&l->child[i], signal_number);
 }
 
+/* The ranks of a program end in good order because their leader says so: SIGTERM would kill one without a handler, or what
+ * one has started, such as loaders. */
+static bool has_asked_leader(const eni_launcher *l)
+{
+    eni_address leader;
+    char why[ENI_REASON_MAX];
+    return is_program(l) && l->course.begun_ns != 0 && l->launch->config->nnodes == 1 &&
+           eni_address_parse(l->address, &leader) == EN_OK &&
+           eni_ask(&leader, &l->token, ENI_ASK_STOP, 0, eni_now_ns() + ENI_SECOND, why) == EN_OK;
+}
+
 /* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
 static void handle_signal(eni_launcher *l)
 {
     if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
     l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
-    signal_all(l, SIGTERM);
+    if (!has_asked_leader(l)) signal_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
 }
 
@@ -531,10 +548,11 @@ static void show_last_words(const eni_launcher *l)
     const off_t bytes = lseek(dead->log_fd, 0, SEEK_END), from = bytes - (off_t)sizeof text;
     const ssize_t n = pread(dead->log_fd, text, sizeof text, from > 0 ? from : 0);
     if (n <= 0) return;
-    const char *begin = text, *cut = from > 0 ? memchr(text, '\n', (size_t)n) : NULL;
-    if (cut != NULL) begin = cut + 1;
+    const char *cut = from > 0 ? memchr(text, '\n', (size_t)n - 1) : NULL,
+               *begin = cut != NULL ? cut + 1 : text;
     fprintf(stderr, "The last that %s printed:\n", dead->role);
     fwrite(begin, 1, (size_t)(text + n - begin), stderr);
+    if (text[n - 1] != '\n') fputc('\n', stderr);
 }
 
 void eni_launcher_watch(eni_launcher *l, int tstp_fd)

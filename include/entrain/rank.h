@@ -21,7 +21,7 @@
  * compare them when they meet, and name the first that differs. The environment is only read with EN_RANK_ENVIRONMENT;
  * settings override it.
  *
- * Threads: one call at a time, from any thread, but en_rank_status, en_rank_stop and en_rank_abort at any time from any.
+ * Threads: one call at a time, from any thread (a second one is refused), but en_rank_status, en_rank_stop and en_rank_abort at any time from any.
  * A rank has threads of its own, which block all signals and call nothing of the program but `log`. No signal handler is
  * installed, and no call ends the process. A process has one rank at a time. In a child made by fork, all calls but
  * en_rank_close are refused (EN_EBUG), and that does nothing.
@@ -36,8 +36,8 @@
  * Output: log lines, progress and a summary as the program `worker`'s, or with `log` the log lines alone, which go there.
  * Files only in the folders that settings name (out, save, checkpoint-dir ..).
  *
- * Growth: `abi` is the major version, `size` the minor; structs only grow at their end, and zero always means the default. So
- * zero a whole struct first, then set the fields you need. */
+ * Growth: `abi` is the major version, `size` the minor; structs that have it only grow at their end, and zero always means the
+ * default. So zero a whole struct first, then set the fields you need. */
 #ifndef ENTRAIN_RANK_H
 #define ENTRAIN_RANK_H
 
@@ -139,9 +139,8 @@ typedef struct en_rank_facts {
     const char *out; /* the folder of the run; NULL: none */
 } en_rank_facts;
 
+/* It lies in the program's memory, so it does not grow. */
 typedef struct en_rank_batch {
-    uint32_t size; /* sizeof(en_rank_batch) as the library knows it */
-    uint32_t reserved;
     uint64_t number, epoch; /* of the batch, over all ranks and the whole run; both from 0 */
     /* At most facts.batch. 0, in a short step at the end of an epoch: the rank has nothing to compute, and takes part all the
      * same, by begin and finish. */

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import weakref
 
 import numpy as np
 
@@ -49,8 +50,8 @@ class _Facts(ctypes.Structure):
 
 
 class _Batch(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("number", ctypes.c_uint64), ("epoch", ctypes.c_uint64),
-                ("count", ctypes.c_uint64), ("samples", ctypes.POINTER(ctypes.c_uint32))]
+    _fields_ = [("number", ctypes.c_uint64), ("epoch", ctypes.c_uint64), ("count", ctypes.c_uint64),
+                ("samples", ctypes.POINTER(ctypes.c_uint32))]
 
 
 def _prototypes(library):
@@ -106,6 +107,8 @@ class _Interrupts:
         self.wakeup = signal.set_wakeup_fd(self.mouth.fileno(), warn_on_full_buffer=False)
         self.thread = threading.Thread(target=self.hear, daemon=True)
         self.thread.start()
+        here = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: here() is not None and here().restore())
 
     def note(self, number, frame):
         self.count += 1
@@ -122,13 +125,19 @@ class _Interrupts:
                 else:
                     self.handle.library.en_rank_abort(self.handle.pointer, b"interrupted twice")
 
+    def restore(self):
+        """Also in a child made by fork: a signal to it is not one to the run."""
+        if self.before:
+            signal.set_wakeup_fd(self.wakeup)
+        for number, handler in self.before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not Python's
+        self.before = {}
+
     def end(self):
         if not self.before:
             return
-        signal.set_wakeup_fd(self.wakeup)
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        self.before = {}
+        self.restore()
+        self.mouth.shutdown(socket.SHUT_WR)  # children may hold it open
         self.mouth.close()  # ends the thread
         self.thread.join()
         self.ear.close()

@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "ops/mean.h"
 #include "runtime/client/client_wire.h"
@@ -284,7 +285,7 @@ static en_status start_thread(eni_client *client)
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->stop, NULL);
     client->has_thread = true;
-    const int error = pthread_create(&client->thread, NULL, run_thread, client);
+    const int error = eni_thread_start(&client->thread, run_thread, client);
     if (error == 0) return EN_OK;
     client->has_thread = false;
     pthread_cond_destroy(&client->stop);

@@ -2,6 +2,7 @@
 #include "runtime/control/ask.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -27,11 +28,13 @@ en_status eni_ask(const eni_address *leader, const eni_token *token, eni_ask_kin
                   int64_t deadline_ns, char why_out[ENI_REASON_MAX])
 {
     const eni_message wish = {.type = ENI_CTL_WISH, .token = *token, .kind = kind, .amount = number};
+    eni_address at = *leader;
     eni_message answer;
     eni_link link;
     int fd;
     why_out[0] = '\0';
-    EN_TRY(eni_tcp_connect(leader, deadline_ns, -1, &fd));
+    if (eni_address_is_anywhere(&at)) snprintf(at.host, sizeof at.host, "127.0.0.1");
+    EN_TRY(eni_tcp_connect(&at, deadline_ns, -1, &fd));
     eni_link_init(&link, fd);
     en_status st = eni_message_put(&link, &wish);
     if (st == EN_OK) st = eni_tcp_send(fd, link.out.data, link.out.bytes, deadline_ns, -1);

@@ -1,5 +1,5 @@
-/* leader_wish.c - a request from outside the run (ask.h): other workers of an elastic run, or a rank to leave
- * one whose ranks come and go. The sender shows the token, gets one answer and disconnects. */
+/* leader_wish.c - a request from outside the run (ask.h): other workers of an elastic run, a rank to leave one
+ * whose ranks come and go, or its end. The sender shows the token, gets one answer and disconnects. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +68,7 @@ static const char *not_now(const eni_leader *leader)
 static const char *why_not(const eni_leader *leader, const eni_message *wish)
 {
     const char *no = not_now(leader);
+    if (wish->kind == ENI_ASK_STOP) return no;
     if (no != NULL || wish->kind == ENI_ASK_LEAVE)
         return no != NULL ? no : cannot_leave(leader, wish->amount);
     if (wish->kind != ENI_ASK_RESIZE)
@@ -108,10 +109,11 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         answer.type = ENI_CTL_NOTICE;
         snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
                  uneven);
-    } else {
+    } else if (wish->kind == ENI_ASK_LEAVE) {
         eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* recorded before it is answered */
     }
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
     if (workers > 0) resize(leader, workers, wish->amount, answer.reason);
+    if (no == NULL && wish->kind == ENI_ASK_STOP) eni_leader_begin_stop(leader, "Ctrl-C", false);
 }

@@ -91,6 +91,27 @@ static void more_leave_than_were_asked(void **state)
     crew_fini(&c);
 }
 
+static void the_run_ends(void **state)
+{
+    (void)state;
+    crew c;
+    char why[ENI_REASON_MAX];
+    begin(&c, (eni_worker_range){0});
+    assert_int_equal(ask(&c, ENI_ASK_STOP, 0, why), EN_EINVAL);
+    assert_non_null(strstr(why, "not all"));
+    crew_join(&c, 0, RANKS);
+    assert_int_equal(ask(&c, ENI_ASK_STOP, 0, why), EN_OK);
+    for (int r = 0; r < RANKS; r++) {
+        for (uint64_t step = 0; eni_member_enter(c.hand[r].member, step) == EN_OK;)
+            step++;
+        const eni_run_outcome outcome = eni_member_outcome(c.hand[r].member);
+        assert_true(!outcome.has_time && crew_has(outcome.stop_why, "Ctrl-C"));
+    }
+    assert_int_equal(resized.workers, 0);
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
 static void expect_refused(const crew *c, eni_ask_kind kind, int64_t number, const char *words)
 {
     char why[ENI_REASON_MAX];
@@ -126,8 +147,8 @@ static void what_cannot_be_is_said(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(it_ends_in_good_order),
-                                       cmocka_unit_test(more_leave_than_were_asked),
-                                       cmocka_unit_test(what_cannot_be_is_said)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_ends_in_good_order), cmocka_unit_test(the_run_ends),
+        cmocka_unit_test(more_leave_than_were_asked), cmocka_unit_test(what_cannot_be_is_said)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "tests/system/run.h"
 
 /* Promise: `entrain run -- PROGRAM` gives the bytes of the program `worker`, and ends all that a killed rank has started.
+ * Promise: Ctrl-C ends a program without a signal handler in good order, under `entrain run`.
  * Promise: A program that is killed and resumes from a checkpoint ends with the bytes of an undisturbed run. */
 
 #define TRAINS EN_BUILD_DIR "/test_job_trains"
@@ -113,6 +114,33 @@ static void test_a_killed_rank(void **state)
     promise("a rank behind a shell is killed: named, and all that it started ended in %.2f s", took);
 }
 
+/* The program has no signal handler, and SIGTERM would kill it. */
+static void test_interrupted(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char out[128], path[160];
+        process p;
+        snprintf(out, sizeof out, "%s/interrupted-%zu", system_folder(), i);
+        process_start(&p, "entrain", NULL,
+                      "run -n 2 --strategy=%s --log-every=10 --out=%s -- " LINE " steps=1000000000 lr=0.001",
+                      strategies[i], out);
+        wait_for_line(&p, "Train Epoch", GUARD);
+        process_kill(&p, SIGINT);
+        const int code = process_wait(&p, GUARD);
+        if (code != 128 + SIGINT) fail_msg("exit %d\n%s", code, process_err(&p));
+        snprintf(path, sizeof path, "%s/result.json", out);
+        json_t *result = json_load_file(path, 0, NULL);
+        if (result == NULL) fail_msg("no result:\n%s", process_err(&p));
+        assert_string_equal(text_at(result, "exit"), "interrupted");
+        json_decref(result);
+        process_nobody_left(GUARD);
+    }
+    promise(
+        "Ctrl-C under entrain run: a C program without a handler ends with a result, under ring and ps-sync");
+}
+
 /* ---- resuming ---- */
 
 static int checkpoints_in(const char *out)
@@ -163,9 +191,9 @@ static void test_resumed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest launched[] = {cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_output),
-                                          cmocka_unit_test(test_the_workers_bytes),
-                                          cmocka_unit_test(test_a_killed_rank),
-                                          cmocka_unit_test(test_resumed)};
+    const struct CMUnitTest launched[] = {
+        cmocka_unit_test(test_wrong_use),         cmocka_unit_test(test_output),
+        cmocka_unit_test(test_the_workers_bytes), cmocka_unit_test(test_a_killed_rank),
+        cmocka_unit_test(test_interrupted),       cmocka_unit_test(test_resumed)};
     return system_main(launched);
 }

@@ -1,6 +1,7 @@
 /* test_program.c - programs that know entrain/rank.h only, as the ranks of real runs: the worker's bytes, deaths by name, no
  * call that hangs, nothing of the program's process touched. */
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,8 +270,23 @@ static int quiet_rank(scene *s, int rank)
     return 0;
 }
 
+typedef struct judged_rank {
+    en_rank *rank;
+    int is_refused;
+} judged_rank;
+
+static en_status call_the_rank(void *user, const float *const *weights, en_rank_score *score_out)
+{
+    judged_rank *j = user;
+    en_rank_batch batch;
+    score_out->loss = (double)weights[0][0];
+    j->is_refused = en_rank_next(j->rank, &batch) == EN_EINVAL && en_rank_end(j->rank) == EN_EINVAL;
+    return EN_OK;
+}
+
 static int misused_rank(scene *s, int rank)
 {
+    judged_rank judged = {0};
     static const char *const good[] = {"strategy=ring", "steps=9", "batch-size=8"};
     static const char *const wrong[][2] = {{"stratgy=ring", "strategy"},
                                            {"model=mlp", "model"},
@@ -313,6 +329,16 @@ static int misused_rank(scene *s, int rank)
     options.flags = 0;
 
     en_rank_batch batch, ahead;
+    REQUIRE(en_rank_open(NULL, good, 3, &r) == EN_EINVAL && r == NULL);
+    REQUIRE(en_rank_next(r, &batch) == EN_EINVAL && strstr(s->said, "NULL") != NULL);
+    options.evaluate = call_the_rank;
+    options.user = &judged;
+    options.log = NULL;
+    REQUIRE(en_rank_open(&options, (const char *const[]){"strategy=solo", "steps=1", "mute"}, 3,
+                         &judged.rank) == EN_OK);
+    REQUIRE(whole_run(judged.rank) == EN_OK && judged.is_refused);
+    en_rank_close(judged.rank);
+    options = options_for(s);
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_OK);
     REQUIRE(en_rank_begin(r, 8) == EN_EINVAL && en_rank_ready(r, 0) == EN_EINVAL);
     REQUIRE(en_rank_finish(r, &fine) == EN_EINVAL && en_rank_end(r) == EN_EINVAL);
@@ -345,16 +371,36 @@ static int misused_rank(scene *s, int rank)
     return 0;
 }
 
+/* How often the events of TensorBoard in `dir` name `tag`. */
+static int events_of(const char *dir, const char *tag)
+{
+    char pattern[200], bytes[8192];
+    glob_t found;
+    int n = 0;
+    snprintf(pattern, sizeof pattern, "%s/events.*", dir);
+    if (glob(pattern, 0, NULL, &found) != 0) return -1;
+    FILE *file = fopen(found.gl_pathv[0], "r");
+    globfree(&found);
+    if (file == NULL) return -1;
+    const size_t end = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    for (const char *at = bytes; (at = memmem(at, (size_t)(bytes + end - at), tag, strlen(tag))) != NULL;
+         at++)
+        n++;
+    return n;
+}
+
 /* A child made by fork exits, as a loader's may: it does not write again what it has inherited. */
 static int forking_rank(scene *s, int rank)
 {
     char out[160], path[200];
     snprintf(out, sizeof out, "out=%s/forks", system_folder());
-    const char *const settings[] = {"strategy=solo", "steps=10", "batch-size=10", out};
+    const char *const settings[] = {"strategy=solo", "steps=10",    "batch-size=10",
+                                    "tensorboard",   "log-every=1", out};
     const en_rank_options options = options_for(s);
     en_rank *r;
     en_rank_batch batch;
-    REQUIRE(en_rank_open(&options, settings, 4, &r) == EN_OK);
+    REQUIRE(en_rank_open(&options, settings, 6, &r) == EN_OK);
     for (int step = 0; step < 10; step++) {
         REQUIRE(en_rank_next(r, &batch) == EN_OK && en_rank_begin(r, batch.count) == EN_OK);
         *en_rank_gradient(r, 0) = 1;
@@ -372,6 +418,7 @@ static int forking_rank(scene *s, int rank)
     json_t *lines = read_lines(path);
     REQUIRE(json_array_size(lines) == 10);
     json_decref(lines);
+    REQUIRE(events_of(out + strlen("out="), "train/lr") == 10);
     return 0;
 }
 

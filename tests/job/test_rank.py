@@ -165,9 +165,35 @@ def check_calls():
     assert len(os.listdir("/proc/self/fd")) < descriptors
 
 
+def check_forks():
+    """A signal to a child is not one to the run, and a child that outlives it holds nothing up."""
+    def fork():
+        ready, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(told, b"!")
+            time.sleep(WAIT)
+            os._exit(0)
+        os.read(ready, 1)
+        os.close(ready), os.close(told)
+        return child
+    with entrain.Rank({"w": [1.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", batch_size=5, steps=50,
+                      log_level="error") as rank:
+        for step, samples in enumerate(rank.batches()):
+            if step == 1:
+                kept, ended = fork(), fork()
+                os.kill(ended, signal.SIGTERM)
+                assert os.waitpid(ended, 0)[1] == signal.SIGTERM
+            rank.finish(1)
+    assert step == 49, step
+    os.kill(kept, signal.SIGKILL)
+    assert os.waitpid(kept, 0)[1] == signal.SIGKILL
+
+
 with tempfile.TemporaryDirectory() as folder:
     os.environ["XDG_RUNTIME_DIR"] = folder
     check_calls()
+    check_forks()
     check_layout(pathlib.Path(folder))
     check_example(pathlib.Path(folder))
     check_exceptions()
