@@ -14,6 +14,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "models/evaluation.h"
+#include "models/formats/weights.h"
 #include "run/units.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/skewed.h"
@@ -147,11 +148,9 @@ static void report_json(const sim_trial *t, const eni_sim_result *r)
     json_object_set(all, "curve", t->curve);
     if (t->network != NULL) {
         char params[ENI_DIGEST_HEX];
-        const char *model_name, *data_name;
-        eni_virtual_network_names(t->network, &model_name, &data_name);
-        eni_json_set_text(all, "model", model_name);
-        eni_json_set_text(all, "data", data_name);
-        if (eni_virtual_network_digest(t->network, t->weights, params) == EN_OK)
+        eni_json_set_text(all, "model", t->network->job.schema.spec);
+        eni_json_set_text(all, "data", t->network->dataset->name);
+        if (eni_weights_digest(&t->network->job.schema, t->weights, params) == EN_OK)
             eni_json_set_text(all, "params_sha256", params);
     }
     eni_json_set_text(all, "weights_sha256", r->weights_sha256);
@@ -182,13 +181,11 @@ static void report(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
     const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
-    const char *chosen = eni_options_canonical(c->options), *model_name, *data_name;
+    const char *chosen = eni_options_canonical(c->options);
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     print_timing(t);
-    if (t->network != NULL) {
-        eni_virtual_network_names(t->network, &model_name, &data_name);
-        printf("trained     %s on %s\n", model_name, data_name);
-    }
+    if (t->network != NULL)
+        printf("trained     %s on %s\n", t->network->job.schema.spec, t->network->dataset->name);
     report_curve(t);
     printf("loss        %.6g -> %.6g\n", t->first.loss, t->last.loss);
     if (has_accuracy(t))
@@ -288,7 +285,7 @@ static en_status finish_experiment(sim_trial *t, const eni_sim_result *result)
 static en_status verify_replay(const sim_trial *t)
 {
     char path[4200], params[ENI_DIGEST_HEX] = "";
-    if (t->network != NULL) EN_TRY(eni_virtual_network_digest(t->network, t->weights, params));
+    if (t->network != NULL) EN_TRY(eni_weights_digest(&t->network->job.schema, t->weights, params));
     snprintf(path, sizeof path, "%s/result.json", t->context->config->replay_order);
     json_t *result = json_load_file(path, 0, NULL);
     const char *theirs = json_string_value(json_object_get(result, "params_sha256"));

@@ -188,6 +188,8 @@ static void dpsgd_round(eni_paper *p)
 
 /* ---- the table ---- */
 
+/* slowmo: u adds up the rounding of its periods, up to 1 / (1 - beta) times. */
+
 const eni_reference eni_paper_rounds[] = {
     {"ring", "Goyal'17, eq. 2 (mini-batch SGD over all workers); Patarasuk'09", OPTIONS(""),
      .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .round = ring_round},
@@ -202,7 +204,8 @@ const eni_reference eni_paper_rounds[] = {
     {"slowmo", "Wang'20, alg. 1",
      OPTIONS("period=1", "period=4", "period=3,beta=0.7,alpha=0.5", "period=4,beta=0",
              "period=4,buffer=average", "period=3,buffer=reset"),
-     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_ROUNDS, .round = slowmo_round, .model = slowmo_model},
+     .flags = ENI_PAPER_MOMENTUM | ENI_PAPER_SCHEDULE | ENI_PAPER_ROUNDS, .rounding = 2,
+     .round = slowmo_round, .model = slowmo_model},
     {"diloco", "Douillard'23, alg. 1",
      OPTIONS("period=1", "period=4", "period=3,lr=1,momentum=0", "period=4,nesterov=0",
              "period=5,lr=0.4,momentum=0.6"),

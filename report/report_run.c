@@ -122,11 +122,11 @@ static en_status load_steps(const char *folder, eni_run *run)
 {
     static const double quantiles[] = {0.50, 0.95, 0.99};
     growing list = {.size = sizeof(double)};
-    en_status st = EN_OK;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics-all.jsonl", folder); /* of many simulated ranks */
-    if (each_line(path, take_step, &list) != EN_ENOENT) st = EN_ENOENT;
-    for (int rank = 0; st == EN_OK; rank++) {
+    en_status st = each_line(path, take_step, &list);
+    const bool is_by_rank = st == EN_ENOENT;
+    for (int rank = 0; is_by_rank && (rank == 0 || st == EN_OK); rank++) {
         snprintf(path, sizeof path, "%s/metrics-%d.jsonl", folder, rank);
         st = each_line(path, take_step, &list);
     }

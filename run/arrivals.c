@@ -68,7 +68,7 @@ static en_status read_all(FILE *file, const char *path, eni_arrivals *all)
         if (all->n == room) {
             room = 2 * room + 1024;
             eni_arrival *item = realloc(all->item, room * sizeof *item);
-            if (item == NULL) return EN_ENOMEM;
+            if (item == NULL) return eni_fail(EN_ENOMEM, "arrivals", "out of memory");
             all->item = item;
         }
         if (!read_line(line, all, &all->item[all->n])) break;

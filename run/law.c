@@ -130,23 +130,24 @@ const char *eni_service_split(const char *text, char law_out[ENI_LAW_TEXT], doub
     static const char expected[] =
         "a law, a time, a time per MB, or a sum of both, such as exp:200us, 200us, "
         "1ms/MB or 200us+1ms/MB";
-    const char *plus = strchr(text, '+'), *rate = plus != NULL ? plus + 1 : text;
-    char time[64];
+    char head[ENI_LAW_TEXT - 8];
     int64_t ns;
-    size_t length = strlen(rate);
-    const bool has_rate = length > 3 && length < sizeof time && strcmp(rate + length - 3, "/MB") == 0;
+    if (snprintf(head, sizeof head, "%s", text) >= (int)sizeof head) return expected;
+    char *plus = strchr(head, '+'), *unit = strstr(head, "/MB");
     *ns_per_byte_out = 0;
-    if (has_rate) {
-        snprintf(time, sizeof time, "%.*s", (int)length - 3, rate);
-        if (!read_service(time, &ns)) return expected;
+    law_out[0] = '\0';
+    if (unit != NULL) {
+        if (unit[3] != '\0') return expected;
+        *unit = '\0';
+        if (!read_service(plus != NULL ? plus + 1 : head, &ns)) return expected;
         *ns_per_byte_out = (double)ns / 1e6;
+        if (plus == NULL) return NULL;
     }
-    length = plus != NULL ? (size_t)(plus - text) : has_rate ? 0 : strlen(text);
-    if ((plus != NULL && (!has_rate || length == 0)) || length + 8 > ENI_LAW_TEXT) return expected;
-    snprintf(law_out, ENI_LAW_TEXT, "%.*s", (int)length, text);
-    if (length == 0 || strchr(law_out, ':') != NULL) return length == 0 && !has_rate ? expected : NULL;
-    if (!read_service(law_out, &ns)) return expected;
-    snprintf(law_out, ENI_LAW_TEXT, "fixed:%.*s", (int)length, text);
+    if (plus != NULL && unit == NULL) return expected;
+    if (plus != NULL) *plus = '\0';
+    const bool is_law = strchr(head, ':') != NULL;
+    if (!is_law && !read_service(head, &ns)) return expected;
+    snprintf(law_out, ENI_LAW_TEXT, "%s%s", is_law ? "" : "fixed:", head);
     return NULL;
 }
 

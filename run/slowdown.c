@@ -10,53 +10,26 @@
 
 static const char EXPECTED[] =
     "RANKS:FACTOR, transient:FACTOR:PROBABILITY:STEPS or rotating:FACTOR:STEPS, the last two also as "
-    "RANKS=.., "
-    "with a factor of 1 to 1000 and 1 to 1000 steps, such as 1:3, 0-9:3 or transient:4:0.05:20";
-
-/* "4:0.05:20": numbers separated by colons; their count, at most 3, or 0. */
-static int numbers(const char *text, double value_out[3])
-{
-    char one[32];
-    int n = 0;
-    for (bool is_more = true; is_more; n++) {
-        const size_t length = strcspn(text, ":");
-        if (n == 3 || length >= sizeof one) return 0;
-        snprintf(one, sizeof one, "%.*s", (int)length, text);
-        if (!eni_parse_real(one, &value_out[n])) return 0;
-        is_more = text[length] == ':';
-        text += length + is_more;
-    }
-    return n;
-}
-
-/* The kind that `text` begins with, and where its numbers begin. */
-static eni_slowdown_kind kind_of(const char *text, const char **numbers_out)
-{
-    static const char *const kinds[] = {"", "transient:", "rotating:"};
-    int kind = ENI_SLOW_ROTATING;
-    while (kind > 0 && strncmp(text, kinds[kind], strlen(kinds[kind])) != 0)
-        kind--;
-    *numbers_out = text + strlen(kinds[kind]);
-    return (eni_slowdown_kind)kind;
-}
+    "RANKS=.., with a factor of 1 to 1000 and 1 to 1000 steps, such as 1:3, 0-9:3 or transient:4:0.05:20";
 
 const char *eni_slowdown_read(const char *text, eni_slowdown *out)
 {
-    static const int most[] = {1, 3, 2};
-    char ranks[32];
+    static const char *const names[] = {"", "transient", "rotating"};
+    static const int nvalues[] = {1, 3, 2};
+    char word[96], *rest = word;
     double value[3];
-    const char *equals = strchr(text, '='), *rest = equals != NULL ? equals + 1 : text;
-    eni_slowdown s = {.kind = kind_of(rest, &rest), .hi = ENI_SLOW_ALL};
-    if (equals != NULL && s.kind == ENI_SLOW_ALWAYS) return EXPECTED;
-    if (equals != NULL || s.kind == ENI_SLOW_ALWAYS) {
-        const size_t length = strcspn(text, equals != NULL ? "=" : ":");
-        if (length >= sizeof ranks || text[length] == '\0') return EXPECTED;
-        snprintf(ranks, sizeof ranks, "%.*s", (int)length, text);
-        if (!eni_parse_range(ranks, &s.lo, &s.hi)) return EXPECTED;
-        if (equals == NULL) rest = text + length + 1;
-    }
-    const int n = numbers(rest, value);
-    if (n != most[s.kind] || !(value[0] >= 1 && value[0] <= 1000)) return EXPECTED;
+    int n = 0;
+    eni_slowdown s = {.hi = ENI_SLOW_ALL};
+    if (snprintf(word, sizeof word, "%s", text) >= (int)sizeof word) return EXPECTED;
+    const char *ranks = strchr(word, '=') != NULL ? strsep(&rest, "=") : NULL, *name = strsep(&rest, ":");
+    for (int kind = ENI_SLOW_TRANSIENT; kind <= ENI_SLOW_ROTATING; kind++)
+        if (strcmp(name, names[kind]) == 0) s.kind = (eni_slowdown_kind)kind;
+    if (s.kind == ENI_SLOW_ALWAYS && ranks != NULL) return EXPECTED;
+    if (s.kind == ENI_SLOW_ALWAYS) ranks = name;
+    if (ranks != NULL && !eni_parse_range(ranks, &s.lo, &s.hi)) return EXPECTED;
+    for (const char *number; (number = strsep(&rest, ":")) != NULL; n++)
+        if (n == 3 || !eni_parse_real(number, &value[n])) return EXPECTED;
+    if (n != nvalues[s.kind] || !(value[0] >= 1 && value[0] <= 1000)) return EXPECTED;
     if (n == 3 && !(value[1] >= 0 && value[1] <= 1)) return EXPECTED;
     if (n > 1 && !(value[n - 1] >= 1 && value[n - 1] <= ENI_SLOW_STEPS && fmod(value[n - 1], 1) == 0))
         return EXPECTED;

@@ -18,13 +18,6 @@ enum {
     DETAILED = 64
 }; /* ranks; of more there is one file of metrics, and result.json has sums and the first ones */
 
-/* Sums over the steps of one rank. */
-typedef struct tally {
-    uint64_t steps, samples, last_samples, last_correct;
-    double last_loss; /* last_*: of the last epoch, over its samples */
-    int64_t step_ns, compute_ns, send_ns, wait_ns, update_ns;
-} tally;
-
 struct eni_experiment {
     eni_experiment_config asked;
     eni_about about;
@@ -32,8 +25,7 @@ struct eni_experiment {
     eni_curve *curve;
     eni_recorder *recorders[DETAILED];
     int nrecorders;
-    tally *ranks;            /* (nranks) */
-    eni_stats sum;           /* rank 0's */
+    eni_stats *ranks;        /* (nranks) of each */
     float *model;            /* (schema.count) of a point */
     float *state;            /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
     uint64_t version;        /* of rank 0's weights */
@@ -80,7 +72,7 @@ static void count_samples(eni_experiment *e, const eni_sim_step *step)
     while (e->nbehind == 0) {
         e->round++;
         for (int32_t r = 0; r < nranks; r++)
-            e->nbehind += e->ranks[r].steps <= e->round;
+            e->nbehind += e->ranks[r].sum.steps <= e->round;
     }
     e->samples = eni_plan_samples_before(&job->plan, e->round);
 }
@@ -98,7 +90,7 @@ static void record(eni_experiment *e, const eni_sim_step *step, const eni_virtua
 {
     const eni_job *job = &e->asked.network->job;
     const double n = (double)step->nsamples;
-    tally *t = &e->ranks[step->rank];
+    eni_stats *t = &e->ranks[step->rank];
     const eni_step line = {.t = (double)step->end_ns * 1e-9,
                            .rank = step->rank,
                            .step = step->step,
@@ -120,22 +112,22 @@ static void record(eni_experiment *e, const eni_sim_step *step, const eni_virtua
                            .update_ns = step->update_ns,
                            .payload_bytes = step->payload_bytes,
                            .staleness = step->staleness};
-    t->steps++;
-    t->samples += step->nsamples;
+    t->sum.steps++;
+    t->sum.samples += step->nsamples;
     t->step_ns += line.step_ns;
     t->compute_ns += line.compute_ns;
     t->send_ns += line.send_ns;
     t->wait_ns += line.wait_ns;
     t->update_ns += line.update_ns;
     if (line.epoch + 1 >= (job->plan.samples + job->plan.epoch_samples - 1) / job->plan.epoch_samples) {
-        t->last_loss += score->loss;
-        t->last_correct += score->correct;
-        t->last_samples += step->nsamples;
+        t->sum.last_loss += score->loss;
+        t->sum.last_correct += score->correct;
+        t->sum.last_samples += step->nsamples;
     }
     if (e->nrecorders > 0) eni_recorder_add(e->recorders[e->nrecorders > 1 ? step->rank : 0], &line);
+    if (n > 0 && t->first_loss == 0) t->first_loss = (double)line.loss;
+    if (n > 0) t->newest_loss = (double)line.loss;
     if (step->rank != 0) return;
-    if (n > 0 && e->sum.first_loss == 0) e->sum.first_loss = (double)line.loss;
-    if (n > 0) e->sum.newest_loss = (double)line.loss;
     e->version = step->version;
 }
 
@@ -296,20 +288,20 @@ static double slowness_of(const eni_sim_compute *compute, int rank)
 
 static json_t *report_of_rank(const eni_experiment *e, const eni_sim_result *r, int rank)
 {
-    const tally *t = &e->ranks[rank];
+    const eni_stats *t = &e->ranks[rank];
     const double factor = slowness_of(&e->asked.simulation->sim.compute, rank);
     char role[32];
     json_t *o = json_object();
     snprintf(role, sizeof role, "rank %d", rank);
     eni_json_set_text(o, "role", role);
-    ENI_JSON_SET_INTS(o, {"rank", (uint64_t)rank}, {"steps", t->steps}, {"all_steps", t->steps},
-                      {"samples_computed", t->samples}, {"data_ns", 0},
+    ENI_JSON_SET_INTS(o, {"rank", (uint64_t)rank}, {"steps", t->sum.steps}, {"all_steps", t->sum.steps},
+                      {"samples_computed", t->sum.samples}, {"data_ns", 0},
                       {"compute_ns", (uint64_t)t->compute_ns}, {"send_ns", (uint64_t)t->send_ns},
                       {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
-                      {"step_ns", (uint64_t)t->step_ns}, {"last_samples", t->last_samples},
-                      {"last_correct", t->last_correct}, {"payload_sent", r->rank[rank].sent},
+                      {"step_ns", (uint64_t)t->step_ns}, {"last_samples", t->sum.last_samples},
+                      {"last_correct", t->sum.last_correct}, {"payload_sent", r->rank[rank].sent},
                       {"payload_received", r->rank[rank].recv});
-    eni_json_set_number(o, "last_loss", t->last_loss);
+    eni_json_set_number(o, "last_loss", t->sum.last_loss);
     if (!(factor > 1)) return o;
     eni_json_set_number(o, "straggler_asked", factor);
     eni_json_set_number(o, "straggler_factor", factor);
@@ -352,7 +344,7 @@ static double add_per_worker(const eni_experiment *e, const eni_sim_result *r, b
     double computed = 0, applied = 0, dropped = 0;
     json_t *list = json_array();
     for (int32_t i = 0; i < r->nranks; i++) {
-        const double own = (double)e->ranks[i].samples,
+        const double own = (double)e->ranks[i].sum.samples,
                      its = has_store ? (double)per_model(r, r->rank[i].applied) : own,
                      lost = has_store ? (double)per_model(r, r->rank[i].dropped) : 0;
         computed += own;
@@ -361,7 +353,7 @@ static double add_per_worker(const eni_experiment *e, const eni_sim_result *r, b
         if (i >= DETAILED) continue;
         json_t *o = json_object();
         eni_json_set_int(o, "rank", (uint64_t)i);
-        eni_json_set_int(o, "steps", e->ranks[i].steps);
+        eni_json_set_int(o, "steps", e->ranks[i].sum.steps);
         eni_facts_samples(o, own, its, lost);
         json_array_append_new(list, o);
     }
@@ -397,7 +389,7 @@ static eni_facts facts_of(const eni_experiment *e)
                        .job = &e->asked.network->job,
                        .about = &e->about,
                        .asked = &e->records,
-                       .stats = &e->sum,
+                       .stats = &e->ranks[0],
                        .nranks = sim->nranks,
                        .nfirst = sim->nranks,
                        .groups = sim->strategy->flags & EN_USES_GROUPS ? sim->groups : NULL,
@@ -418,7 +410,7 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     facts.store = eni_facts_of_role(reports, "psd");
     if (r->has_theory) facts.theory = r->theory;
     facts.staleness = r->has_theory && r->theory.staleness < 0 ? NAN : facts.theory.staleness;
-    facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->sum.sum.steps;
+    facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->ranks[0].sum.steps;
     facts.weights = weights;
     facts.loss = test->loss;
     facts.accuracy = test->accuracy;
@@ -452,8 +444,7 @@ en_status eni_experiment_finish(eni_experiment *e, const eni_sim_result *r, cons
                                 eni_experiment_end *end_out)
 {
     eni_virtual_network *n = e->asked.network;
-    e->sum.sum.steps = e->ranks[0].steps;
-    e->sum.train_ns = e->sum.clock_end_ns = r->virtual_ns;
+    e->ranks[0].train_ns = e->ranks[0].clock_end_ns = r->virtual_ns;
     end_out->first = e->first;
     EN_TRY(close_recorders(e));
     EN_TRY(eni_curve_finish(e->curve, &end_out->curve));

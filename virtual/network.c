@@ -229,15 +229,3 @@ en_status eni_virtual_network_test(eni_virtual_network *n, const float *param, c
     if (n->dataset->classes == 0) score_out->accuracy = NAN;
     return EN_OK;
 }
-
-en_status eni_virtual_network_digest(const eni_virtual_network *n, const float *param,
-                                     char hex_out[ENI_DIGEST_HEX])
-{
-    return eni_weights_digest(&n->job.schema, param, hex_out);
-}
-
-void eni_virtual_network_names(const eni_virtual_network *n, const char **model_out, const char **data_out)
-{
-    *model_out = n->job.schema.spec;
-    *data_out = n->dataset->name;
-}

@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 
-#include "core/digest.h"
 #include "job/job.h"
 #include "models/evaluation.h"
 #include "ops/device.h"
@@ -57,13 +56,5 @@ en_status eni_virtual_network_evaluate(eni_virtual_network *network, const float
 /* The same on the test set. */
 en_status eni_virtual_network_test(eni_virtual_network *network, const float *param, const float *state,
                                    eni_set_score *score_out);
-
-/* params_sha256 of result.json for these weights. */
-en_status eni_virtual_network_digest(const eni_virtual_network *network, const float *param,
-                                     char hex_out[ENI_DIGEST_HEX]);
-
-/* Names for a report: the network with its options, the data set. */
-void eni_virtual_network_names(const eni_virtual_network *network, const char **model_out,
-                               const char **data_out);
 
 #endif

@@ -24,7 +24,7 @@
 static en_status set_network(const eni_config *c, eni_virtual *v)
 {
     static const eni_net_link usual = {.delay_ns = 50000, .bytes_per_s = 1e9};
-    const int32_t ranks = (int32_t)c->workers, servers = c->shards > 0 ? (int32_t)c->shards : 1;
+    const int32_t ranks = (int32_t)c->workers, servers = v->nshards;
     const int32_t size = c->local_size > 0 ? (int32_t)c->local_size : ranks;
     const int32_t machines = (ranks + size - 1) / size, nodes = ranks + servers;
     eni_net_link *all = eni_alloc_array((size_t)(nodes + machines), sizeof *all);
@@ -58,9 +58,9 @@ static en_status set_service(const eni_config *c, eni_virtual *v)
 /* ---- compute times from files ---- */
 
 typedef struct times {
-    double *at; /* ns */
+    double *at; /* ns; or micro-batches */
     size_t n, room;
-    const char *key; /* of a step; NULL: its time */
+    bool of_order; /* --replay-order: the micro-batch of each step, not its time */
 } times;
 
 static en_status add_time(times *t, double ns)
@@ -76,11 +76,20 @@ static en_status add_time(times *t, double ns)
     return EN_OK;
 }
 
-/* Adds a time of each line: "0.012" (seconds), or a step of metrics-RANK.jsonl. *is_trace_out: it has steps. With a `key`,
- * that number of each step. */
+/* NAN: not a step of metrics-RANK.jsonl, which has this number. */
+static double number_of_step(const char *line, const char *key)
+{
+    json_t *step = json_loads(line, 0, NULL);
+    const json_t *value = json_object_get(step, key);
+    const double number = json_is_number(value) ? json_number_value(value) : NAN;
+    json_decref(step);
+    return number;
+}
+
+/* Adds a time of each line: "0.012" (seconds), or a step of metrics-RANK.jsonl. *is_trace_out: it has steps. */
 static en_status read_times(const char *path, times *t, bool *is_trace_out)
 {
-    const char *flag = t->key != NULL ? "--replay-order" : "--compute";
+    const char *flag = t->of_order ? "--replay-order" : "--compute";
     char line[1024];
     unsigned long number = 0;
     en_status st = EN_OK;
@@ -93,18 +102,16 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
         double ns = NAN;
         number++;
         if (line[0] == '{') {
-            json_t *step = json_loads(line, 0, NULL);
-            ns = json_number_value(json_object_get(step, t->key != NULL ? t->key : "compute_ns"));
-            json_decref(step);
+            ns = number_of_step(line, t->of_order ? "micro_batch" : "compute_ns");
             end = line + strcspn(line, "\n");
             *is_trace_out = true;
-        } else {
+        } else if (!t->of_order) {
             ns = strtod(line, &end) * 1e9;
         }
-        if (!(ns > 0 || (t->key != NULL && ns == 0)) || !isfinite(ns) || end == line ||
+        if (!(ns > 0 || (t->of_order && ns == 0)) || !isfinite(ns) || end == line ||
             (*end != '\n' && *end != '\0'))
             st = eni_fail(EN_EINVAL, "sim", "%s: line %lu of %s should be %sa step of a metrics-RANK.jsonl",
-                          flag, number, path, t->key != NULL ? "" : "a time in seconds above 0, or ");
+                          flag, number, path, t->of_order ? "" : "a time in seconds above 0, or ");
         else
             st = add_time(t, ns);
     }
@@ -185,14 +192,14 @@ static en_status set_laws(const eni_config *c, eni_virtual *v)
 
 static en_status read_order(const eni_config *c, eni_virtual *v)
 {
-    times t = {.key = "micro_batch"};
+    times t = {.of_order = true};
     char path[4200];
     bool is_trace;
     en_status st = EN_OK;
-    v->arrivals = eni_alloc_array((size_t)c->shards, sizeof *v->arrivals);
+    v->arrivals = eni_alloc_array((size_t)v->nshards, sizeof *v->arrivals);
     v->first = eni_alloc_array((size_t)c->workers + 1, sizeof *v->first);
     if (v->arrivals == NULL || v->first == NULL) return EN_ENOMEM;
-    for (int32_t k = 0; st == EN_OK && k < c->shards; k++)
+    for (int32_t k = 0; st == EN_OK && k < v->nshards; k++)
         st = eni_arrivals_read(c->replay_order, k, &v->arrivals[k]);
     for (int64_t r = 0; st == EN_OK && r < c->workers; r++) {
         snprintf(path, sizeof path, "%s/metrics-%lld.jsonl", c->replay_order, (long long)r);
@@ -242,7 +249,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
     const double ranks = (double)c->workers * (double)c->accumulate;
     const size_t n = (size_t)c->workers;
     const en_strategy *strategy;
-    *v = (eni_virtual){.nshards = (int32_t)c->shards};
+    *v = (eni_virtual){.nshards = c->shards > 0 ? (int32_t)c->shards : 1};
     EN_TRY(eni_strategy_find(plugins, c->strategy, &strategy));
     EN_TRY(eni_strategy_groups(strategy, c->groups));
     en_status st = eni_options_new(strategy, eni_spec_options(c->strategy), &v->options);
@@ -259,7 +266,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
         .strategy = strategy,
         .options = v->options,
         .nranks = (int32_t)c->workers,
-        .nshards = (int32_t)c->shards,
+        .nshards = v->nshards,
         .local_size = (int32_t)c->local_size,
         .groups = c->groups != NULL ? v->groups : NULL,
         .seed = (uint64_t)c->seed,

@@ -8,9 +8,14 @@
  * collectives must have left, unless it has announced (READY) that it wants the vector. */
 #include "runtime/collective/progress_engine.h"
 
+static eni_pairs_inflight *pairs_of(const eni_coll *coll)
+{
+    return &((eni_progress_engine *)coll->state)->pairs;
+}
+
 void eni_pairs_start(eni_coll *coll)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     const uint64_t submitted = atomic_load_explicit(&all->pairs_submitted, memory_order_acquire);
     for (; all->nstarted < submitted; all->nstarted++) {
         const eni_pair *pair = eni_group_pair(coll, all->nstarted);
@@ -29,7 +34,7 @@ void eni_pairs_start(eni_coll *coll)
 
 bool eni_pairs_end(eni_coll *coll)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     bool has_ended = false;
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
         eni_pair_inflight *s = eni_pair_at(all, n);
@@ -57,7 +62,7 @@ static bool may_go(const eni_coll *coll, const eni_stream *stream, const eni_pai
 
 bool eni_pairs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, const float **data_out)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
         eni_pair_inflight *s = eni_pair_at(all, n);
         const eni_coll_op *op = &s->pair->op;
@@ -80,7 +85,7 @@ bool eni_pairs_next(eni_coll *coll, const eni_stream *stream, eni_frame *frame, 
 
 void eni_pairs_left(eni_coll *coll, const eni_stream *stream)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
         eni_pair_inflight *s = eni_pair_at(all, n);
         if (s->pair->op.to == stream->peer && s->pair->to_number == stream->tx.seq) s->nsending--;
@@ -91,7 +96,7 @@ void eni_pairs_left(eni_coll *coll, const eni_stream *stream)
 
 eni_pair_inflight *eni_pairs_expected(const eni_coll *coll, int peer)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
         eni_pair_inflight *s = eni_pair_at(all, n);
         if (!s->has_arrived && s->pair->op.from == peer) return s;
@@ -117,7 +122,7 @@ void eni_pairs_arrived(const eni_coll *coll, const eni_stream *stream)
 
 const eni_coll_op *eni_pairs_need(const eni_coll *coll, int peer)
 {
-    eni_pairs_inflight *all = &((eni_progress_engine *)coll->state)->pairs;
+    eni_pairs_inflight *all = pairs_of(coll);
     for (uint64_t n = all->oldest; n < all->nstarted; n++) {
         const eni_pair_inflight *s = eni_pair_at(all, n);
         const eni_coll_op *op = &s->pair->op;

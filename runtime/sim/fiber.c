@@ -36,7 +36,7 @@ struct eni_fiber {
     void *user;
     char *bottom; /* of the stack */
     size_t bytes;
-    bool has_ended;
+    bool is_running, has_ended;
     void *tsan_self, *tsan_scheduler;
     void *asan_self;                 /* the fiber's fake stack while it is left */
     const void *asan_scheduler_base; /* the scheduler's stack, learnt at the first switch */
@@ -93,7 +93,9 @@ void eni_fiber_resume(eni_fiber *fiber)
     fiber->tsan_scheduler = __tsan_get_current_fiber();
 #endif
     announce_switch(&scheduler_fake, fiber->bottom, fiber->bytes, fiber->tsan_self);
+    fiber->is_running = true;
     swapcontext(&fiber->scheduler, &fiber->self);
+    fiber->is_running = false;
     confirm_switch(scheduler_fake, NULL, NULL);
 }
 
@@ -105,6 +107,11 @@ void eni_fiber_leave(eni_fiber *fiber)
 bool eni_fiber_has_ended(const eni_fiber *fiber)
 {
     return fiber->has_ended;
+}
+
+bool eni_fiber_is_running(const eni_fiber *fiber)
+{
+    return fiber->is_running;
 }
 
 /* ---- new and free -------------------------------------------------------------------------------------- */

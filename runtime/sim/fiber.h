@@ -35,6 +35,9 @@ void eni_fiber_leave(eni_fiber *fiber);
 /* Whether body has returned. */
 bool eni_fiber_has_ended(const eni_fiber *fiber);
 
+/* Whether the caller runs in it, and so may leave. */
+bool eni_fiber_is_running(const eni_fiber *fiber);
+
 /* Scheduler: the stack may serve another fiber; also of an unfinished one, whose body's resources are then lost. NULL is
  * fine. */
 void eni_fiber_free(eni_fiber *fiber);

@@ -50,8 +50,7 @@ static en_status check(const eni_sim_config *c)
         why = "expected 1 to 1024 micro-batches per step";
     else if (c->accumulate > 1 && !is_alone(c))
         why = "several micro-batches per step need a single rank without a store";
-    else if (c->faults != NULL &&
-             (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
+    else if (c->faults != NULL && (flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults need a strategy with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
     else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
@@ -335,6 +334,7 @@ static en_status evaluate(eni_sim *sim)
     eni_gradients_await_all(sim); /* evaluating may use what gradients change */
     EN_TRY(sim->status);
     collect_model(sim);
+    EN_TRY(sim->status);
     return c->evaluate(c->evaluate_user, sim->gradients.samples, sim->queue.now_ns, sim->means.scratch);
 }
 

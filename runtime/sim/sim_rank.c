@@ -27,12 +27,22 @@ static bool test(void *user, const eni_operation *op)
     return eni_sim_rank_pending(user, op->ticket) == NULL;
 }
 
+/* The models of a curve are asked for between the ranks' steps, and theories at the end. */
+static en_status refuse_wait(const eni_sim_rank *rank)
+{
+    const en_status st =
+        eni_fail(EN_EBUG, "sim", "%s (rank %d) waits in eval or theory: they only answer; exchange in finish",
+                 rank->sim->config->strategy->name, rank->world.rank);
+    eni_sim_fail(rank->sim, st);
+    return st;
+}
+
 static en_status wait(void *user, eni_operation *op)
 {
     eni_sim_rank *rank = user;
     const int64_t begin = rank->sim->queue.now_ns;
     if (eni_sim_rank_pending(rank, op->ticket) != NULL) {
-        if (eni_fiber_has_ended(rank->fiber)) return EN_EBUG; /* theory() and eval() may not wait */
+        if (!eni_fiber_is_running(rank->fiber)) return refuse_wait(rank);
         rank->waiting = op->ticket;
         eni_fiber_leave(rank->fiber);
     }

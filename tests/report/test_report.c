@@ -230,6 +230,8 @@ static void a_malformed_run_ends_in_one_sentence(void **state)
     free(good);
     refuses("runs/even-0-s1/metrics-0.jsonl", "{\"step_ns\":\"fast\"}\n", "line 1.step_ns|number");
     fixture_text(dir, "runs/even-0-s1/metrics-0.jsonl", "");
+    refuses("runs/even-0-s1/metrics-all.jsonl", "{\"step_ns\":\"fast\"}\n", "line 1.step_ns|number");
+    fixture_text(dir, "runs/even-0-s1/metrics-all.jsonl", "");
     refuses("runs/even-0-s1/result.json", "{\"schema\":1}", "schema 1|2");
     refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"updates\":\"many\"}", "updates|number");
     refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"staleness\":{\"histogram\":[[1]]}}",

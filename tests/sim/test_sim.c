@@ -242,6 +242,24 @@ static en_status note_loss(void *user, uint64_t samples, int64_t virtual_ns, con
     return EN_OK;
 }
 
+/* Rank 0 is asked for its model while its fiber is left: a wait there has nowhere to go. */
+static void an_eval_that_waits_ends_the_run(void **state)
+{
+    (void)state;
+    char log[512] = "";
+    double curve = 0;
+    rig r;
+    rig_init(&r, RIG_ZOO "prying", 2, 20);
+    r.config.evaluate = note_loss;
+    r.config.evaluate_user = &curve;
+    r.config.eval_every = 40;
+    eni_log_set_sink(quiet, log);
+    assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EBUG);
+    eni_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(log, "prying (rank 0) waits in eval"));
+    rig_fini(&r);
+}
+
 /* Promise: A run in virtual time has the same weights, event log and curve on one thread, two and five. */
 static void threads_change_nothing(void **state)
 {
@@ -345,6 +363,7 @@ int main(void)
         cmocka_unit_test(stores_on_ranks_answer_at_any_time),
         cmocka_unit_test(a_push_covers_what_was_computed_since_the_last),
         cmocka_unit_test(a_run_that_cannot_end_is_told),
+        cmocka_unit_test(an_eval_that_waits_ends_the_run),
         cmocka_unit_test(a_write_beyond_the_end_is_named),
         cmocka_unit_test(events_are_limited),
         cmocka_unit_test(odd_configurations_are_refused),

@@ -144,6 +144,21 @@ static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec
     return EN_EVAL_MEAN;
 }
 
+/* prying: eval exchanges, so the ranks would wait for each other between their steps */
+static en_status prying_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state;
+    req[0] = host->mean_step(host, bucket);
+    return EN_OK;
+}
+
+static int prying_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
+{
+    (void)state, (void)vec_out;
+    host->wait(host, host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
+    return EN_EVAL_PARAM;
+}
+
 /* ---- pairs: random matchings of ranks, of which some sit out; now and then a mean of all ---------------- */
 
 static en_status pairs_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
@@ -449,8 +464,10 @@ static const en_strategy visit_table = {HEAD("visit"),
                                         .eval = mean_eval,
                                         .on_push = visit_push,
                                         .on_pull = visit_pull};
+static const en_strategy prying = {HEAD("prying"), .next = &visit_table, .submit = prying_submit,
+                                   .eval = prying_eval};
 static const en_strategy forgetful = {
-    HEAD("forgetful"),       .state = sizeof(gossip),    .next = &visit_table, .plan = gossip_plan,
+    HEAD("forgetful"),       .state = sizeof(gossip),    .next = &prying,  .plan = gossip_plan,
     .submit = gossip_submit, .finish = forgetful_finish, .eval = mean_eval};
 static const en_strategy pairs = {HEAD("pairs"),       .state = sizeof(gossip), .next = &forgetful,
                                   .plan = gossip_plan, .submit = pairs_submit,  .finish = pairs_finish,

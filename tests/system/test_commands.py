@@ -48,6 +48,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"--data=cifar10 |cifar_py2bin.py|make_cifar.py": "CIFAR's files, or pictures of the reader's own: tool_cifar, data_cifar",
     r"s3://|oss://|--clear-cache": "a bucket: system_buckets",
     r"--seeds=1000": "system_storm has more seeds",
+    r"entrain conform .*(\./mine\.so|--seeds=10000)": "a plugin of the reader's own, and minutes: conform_command",
     r"^examples/virtual/": "numpy and PyTorch: virtual_examples",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
@@ -208,7 +209,7 @@ def run_page(page, source, build, top, seen):
 
 def flags_of_help(build):
     text = ""
-    for words in [[c] for c in "run compare check advise scale report eval predict strategies models data gpus ps stop sim psd "
+    for words in [[c] for c in "run compare check advise scale report eval predict strategies models data gpus ps stop sim conform psd "
                   "worker".split()]:
         for help_flag in ("--help=all", "--help"):
             done = subprocess.run([build / "entrain", *words, help_flag], capture_output=True, text=True)

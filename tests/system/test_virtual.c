@@ -145,6 +145,7 @@ static void what_does_not_fit_is_not_played(void **state)
 {
     static const char *const others[][3] = {{"ps-async", "-n 3", "metrics-2.jsonl"},
                                             {"ps-async", "-n 2 --shards=1", "shard 0 of 1"},
+                                            {"ps-async", "-n 2 --shards=0", "shard 0 of 1"},
                                             {"ps-async", "-n 2 --model=mlp", "elements"},
                                             {"ps-async", "-n 2 --steps=11", "micro-batch"},
                                             {"ps-sync", "-n 2", "no call"},
@@ -170,6 +171,11 @@ static void what_does_not_fit_is_not_played(void **state)
     json_decref(steps);
     assert_int_equal(replay(&p, "ps-async", "convnet", "-n 2"), 2);
     assert_int_equal(process_says(&p, "--replay-order", "rank 1"), 1);
+    assert_non_null(file = fopen(path, "w"));
+    fputs("{\"step\":0}\n", file); /* of a version that did not write micro-batches */
+    fclose(file);
+    assert_int_equal(replay(&p, "ps-async", "convnet", "-n 2"), 2);
+    assert_int_equal(process_says(&p, "--replay-order", "metrics-1.jsonl"), 1);
     process_start(&p, "entrain", NULL,
                   "run -n 2 --strategy=ring --model=mlp --data=synthetic --record-order");
     assert_int_equal(process_wait(&p, 60), 2);

@@ -42,7 +42,7 @@ END
 fi
 
 mkdir "$work/tree" && cp -r "$top/CMakeLists.txt" "$top/Makefile" "$work/tree" || exit 2
-for folder in bench cli cmake config core data examples include job models ops plugin rank remote report run runtime server strategies tests tools virtual worker; do
+for folder in bench cli cmake config conform core data examples include job models ops plugin rank remote report run runtime server strategies tests tools virtual worker; do
     ln -s "$top/$folder" "$work/tree/$folder" || exit 2
 done
 configure "$work/tree"
@@ -50,7 +50,7 @@ configure "$work/tree"
 case $1 in
 product)
     said=$(compiled all)
-    [ "$said" = "cli config core data examples job models ops plugin rank remote report run runtime server strategies virtual worker " ] || bad "make compiles: $said"
+    [ "$said" = "cli config conform core data examples job models ops plugin rank remote report run runtime server strategies virtual worker " ] || bad "make compiles: $said"
     said=$(compiled tests)
     case $said in *tests*) ;; *) bad "make tests compiles: $said" ;; esac ;;
 moved)
