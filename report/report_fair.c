@@ -242,7 +242,7 @@ static void rule_momentum(const eni_study *study, eni_fairness *fairness)
         if (given > 0 && both > much && worst[0] == 0)
             snprintf(worst, sizeof worst, "; together %.2f, over %g: lower --momentum", both, much);
     }
-    if (list[0] != 0) found(fairness, worst[0] != 0 ? ENI_WARN : ENI_PASS, "%.220s%s", list, worst);
+    if (list[0] != 0) found(fairness, worst[0] != 0 ? ENI_WARN : ENI_PASS, "%.480s%s", list, worst);
 }
 
 /* ---- the same work ----------------------------------------------------------------------------------- */

@@ -752,9 +752,9 @@ static void test_a_sweep_may_be_interrupted(void **state)
     index = load("compare.json");
     assert_int_equal(json_array_size(sweep_of(index, 1)), 2);
     json_decref(index);
-    flags[2] = "--tune=lr=0.001,0.03";
+    flags[2] = "--tune=lr=0.001,0.04";
     assert_int_equal(compare(flags), EN_EINVAL);
-    assert_non_null(strstr(s.said, "tune.values.2 is 0.02 there and 0.03 here"));
+    assert_non_null(strstr(s.said, "tune.values.2 is 0.02 there and 0.04 here"));
 }
 
 static void test_an_arm_without_a_rate_is_named(void **state)
