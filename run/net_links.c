@@ -91,8 +91,8 @@ en_status eni_net_links_read(const char *text, eni_net_links *links)
     if (why == NULL) return st;
     if (*why != '\0') return eni_fail(EN_EINVAL, "net", "--net=%s: give %s", text, why);
     if (r.is_twice)
-        return eni_fail(EN_EINVAL, "net", "--net=%s: number %d of the %s has two links; give it one", text, r.number,
-                        owners[r.owner]);
+        return eni_fail(EN_EINVAL, "net", "--net=%s: number %d of the %s has two links; give it one", text,
+                        r.number, owners[r.owner]);
     return eni_fail(EN_EINVAL, "net", "--net=%s: there are %s 0 to %d; give one of them", text,
                     owners[r.owner], links->n[r.owner] - 1);
 }
