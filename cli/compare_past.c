@@ -59,7 +59,7 @@ static bool find_difference(const json_t *then, const json_t *now, difference *d
 
 static void write_value(const json_t *value, char *text, size_t bytes)
 {
-    char *dumped = value == NULL ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *dumped = value == NULL ? NULL : eni_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
     snprintf(text, bytes, "%.200s", dumped == NULL ? "not given" : dumped);
     free(dumped); /* jansson's */
 }
