@@ -407,7 +407,7 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
         json_array_append_new(reports, report_of_rank(e, r, i));
     if (facts.shards > 0) json_array_append_new(reports, report_of_store(r));
     facts.reports = reports;
-    facts.store = eni_facts_of_role(reports, "psd");
+    facts.store = r->parts > 0 ? eni_facts_of_role(reports, "psd") : NULL; /* hybrid may use none */
     if (r->has_theory) facts.theory = r->theory;
     facts.staleness = r->has_theory && r->theory.staleness >= 0 ? r->theory.staleness : NAN;
     facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->ranks[0].sum.steps;
