@@ -241,10 +241,10 @@ def ring_end(key):
 @result("R7", "Maranjyan, Tyurin and Richtarik 2025 (Ringmaster ASGD), appendix G", "6,174 workers of very different speed: dropping late gradients wins",
         "A quadratic of 1,729 elements, worker i takes i + |N(0, i)| seconds: plain asynchronous SGD must take a tiny rate because of "
         "the slowest workers' delays; Ringmaster ignores gradients of a delay of R or more and keeps a large one.", "shape",
-        "step size of each method tuned over 1, 1/2, .., 1/256 and Ringmaster's R over n/4^p (p = 1 .. 5) on seed 0, at 100,000 gradients; then five other "
+        "step size of each method tuned over 1/8, 1/16, .., 1/2048 and Ringmaster's R over n/4^p (p = 1 .. 5) on seed 0, at 100,000 gradients; then five other "
         "seeds: the value of Ringmaster ASGD is at least 5 times lower than that of plain asynchronous SGD in each")
 def ringmaster(lab):
-    rates = [2.0**-k for k in range(9)]
+    rates = [2.0**-k for k in range(3, 12)]
     methods = {"asynchronous SGD": ["ps-async"], "delay-adaptive": ["delay-adaptive:power=1"],
                "Ringmaster": [f"ringmaster:threshold={max(1, RING_N // 4**p)}" for p in range(1, 6)]}
     best, rows, series = {}, [], []
@@ -262,7 +262,8 @@ def ringmaster(lab):
     against = all(a < b for a, b in zip(ends["delay-adaptive"], ends["Ringmaster"]))
     figure = dict(title="6,174 workers, each method tuned", x="virtual seconds", y="f(x) - f*", log="y", series=series)
     return told(found, 5, table(("method", "strategy", "rate", "f - f* at the end", "95 %"), rows), figure,
-                "The delay-adaptive rule, tuned alike, ends lower than Ringmaster in all five seeds." if against else None)
+                ("The delay-adaptive rule, tuned alike, ends lower than Ringmaster in all five seeds. " if against else "") +
+                "A first grid, from 1 to 1/256, had the other two methods at its edge (means 1.7, 0.0102, and 0.0057 for Ringmaster).")
 
 
 # ---- R10 ----
