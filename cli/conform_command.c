@@ -103,6 +103,14 @@ static en_status find_reference(const char *name, const char *flag, const eni_re
                     name, all, flag[0] == '\0' ? "; name one with --as" : "");
 }
 
+/* A reference reads the options of the built-in strategy of its name without a check of its own. */
+static en_status check_reference_options(const char *folder, const char *name, const char *options)
+{
+    const en_strategy *built_in;
+    EN_TRY(eni_strategy_find(folder, name, &built_in));
+    return eni_options_check(built_in, options);
+}
+
 static en_status conform(const eni_command_context *context, const char *spec, json_t *all, bool *agrees)
 {
     const eni_config *c = context->config;
@@ -121,6 +129,8 @@ static en_status conform(const eni_command_context *context, const char *spec, j
             o->config.reference_options = NULL;
     }
     if (st == EN_OK) st = find_reference(as, c->as != NULL ? "--as: " : "", &o->config.reference);
+    if (st == EN_OK && o->config.reference_options != NULL)
+        st = check_reference_options(context->plugin_dir, as, o->config.reference_options);
     if (st == EN_OK) st = try_schedules(o, c);
     if (st == EN_OK) {
         *agrees = *agrees && o->judgement.agrees;
