@@ -102,6 +102,14 @@ static en_status find_reference(const char *name, const char *flag, const eni_re
                     name, all, flag[0] == '\0' ? "; name one with --as" : "");
 }
 
+/* A reference reads the options of the built-in strategy of its name without a check of its own. */
+static en_status check_reference_options(const char *folder, const char *name, const char *options)
+{
+    const en_strategy *built_in;
+    EN_TRY(eni_strategy_find(folder, name, &built_in));
+    return eni_options_check(built_in, options);
+}
+
 static en_status conform(const eni_command_context *context, const char *spec, json_t *all, bool *agrees)
 {
     const eni_config *c = context->config;
@@ -114,6 +122,7 @@ static en_status conform(const eni_command_context *context, const char *spec, j
     if (c->as != NULL) EN_TRY(eni_plugin_split("--as", c->as, as, claimed));
     if (*claimed != NULL && **claimed == '\0') *claimed = NULL;
     EN_TRY(find_reference(as, c->as != NULL ? "--as: " : "", &o.config.reference));
+    if (*claimed != NULL) EN_TRY(check_reference_options(context->plugin_dir, as, *claimed));
     EN_TRY(try_schedules(&o, c));
     *agrees = *agrees && o.judgement.agrees;
     if (all != NULL)

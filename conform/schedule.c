@@ -303,7 +303,11 @@ static en_status run(trial *t, const eni_conform_config *c, uint64_t seed, char 
         r->bucket = t->buckets->bucket;
         r->event = t->event;
         r->seen = (const float *const *)t->seen;
-        st = t->status != EN_OK ? t->status : ended == EN_ENOMEM || ended == EN_EINTR ? ended : EN_OK;
+        const bool is_refused =
+            ended == EN_EINVAL && r->nevents == 0 && c->options != NULL; /* with these ranks */
+        st = t->status != EN_OK                                      ? t->status
+             : ended == EN_ENOMEM || ended == EN_EINTR || is_refused ? ended
+                                                                     : EN_OK;
         if (st == EN_OK) eni_judge(r, c->reference, t->reference_options, judgement);
         if (st == EN_OK && ended != EN_OK) judge_failure(ended, judgement, r->nevents);
         eni_sim_result_fini(&result);

@@ -118,10 +118,11 @@ static bool take_room(int fd, const struct iovec *part, size_t n)
 
 FILE *eni_file_open(const char *path, const char *mode)
 {
-    const int how = mode[0] == 'w'   ? O_WRONLY | O_CREAT | O_TRUNC
-                    : mode[0] == 'a' ? O_WRONLY | O_CREAT | O_APPEND
-                                     : O_RDWR;
-    const int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    const int how = mode[0] == 'w'            ? O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW
+                    : mode[0] == 'a'          ? O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW
+                    : strcmp(mode, "r+") == 0 ? O_RDWR | O_NOFOLLOW
+                                              : O_RDONLY;
+    const int fd = open(path, how | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK); /* only the open must not block */
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && file == NULL) close(fd);

@@ -26,7 +26,8 @@ en_status eni_threads_need(int needed, const char *who);
 bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
 
 /* fopen(path, mode) for a file of ours; mode "w", "a" and "r+" create or change it. Does not follow a symbolic link
- * put there by somebody else (ELOOP), does not wait at a pipe, and no child inherits the descriptor. NULL, with errno. */
+ * put there by somebody else (ELOOP), does not wait at a pipe, and no child inherits the descriptor. Mode "r" is for a
+ * file that the user names, and follows links; a pipe that nobody writes reads as empty. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
 /* Reads the first line of a small file, such as one in /proc, without its newline. False if it is empty or unreadable. */

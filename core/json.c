@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -29,7 +30,7 @@ void eni_json_fail(eni_json *reader, const char *fmt, ...)
 json_t *eni_json_load(eni_json *reader)
 {
     if (reader->status != EN_OK) return NULL;
-    FILE *file = fopen(reader->path, "re");
+    FILE *file = eni_file_open(reader->path, "r");
     if (file == NULL) {
         reader->status = errno == ENOENT ? EN_ENOENT : EN_EIO;
         eni_error(reader->who, "cannot open %s: %s", reader->path, strerror(errno));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -324,7 +325,7 @@ static en_status write_configurations(eni_canvas *canvas)
         if (run == NULL) continue;
         char path[PATH_MAX], text[16384];
         snprintf(path, sizeof path, "%s/%s/config.yaml", run->root, run->dir);
-        FILE *file = fopen(path, "re");
+        FILE *file = eni_file_open(path, "r");
         if (file == NULL) return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
         size_t n = fread(text, 1, sizeof text - 1, file);
         fclose(file);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -51,7 +52,7 @@ static bool is_cut(const char *text, size_t length)
 static en_status each_line(const char *path, void (*take)(eni_json *, const json_t *, growing *),
                            growing *into)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = eni_file_open(path, "r");
     if (file == NULL) {
         if (errno == ENOENT) return EN_ENOENT;
         return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));

@@ -90,7 +90,7 @@ en_status eni_arrivals_read(const char *folder, int32_t shard, eni_arrivals *out
     char path[4200];
     *out = (eni_arrivals){0};
     snprintf(path, sizeof path, "%s/arrivals-%" PRId32 ".txt", folder, shard);
-    FILE *file = fopen(path, "re");
+    FILE *file = eni_file_open(path, "r");
     if (file == NULL)
         return eni_fail(EN_ENOENT, "arrivals", "--replay-order: cannot read %s: %s; run with --record-order",
                         path, strerror(errno));

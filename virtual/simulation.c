@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -93,7 +94,7 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
     char line[1024];
     unsigned long number = 0;
     en_status st = EN_OK;
-    FILE *file = fopen(path, "re");
+    FILE *file = eni_file_open(path, "r");
     if (file == NULL)
         return eni_fail(EN_ENOENT, "sim", "%s: cannot read %s: %s", flag, path, strerror(errno));
     *is_trace_out = false;
@@ -116,7 +117,8 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
             st = add_time(t, ns);
     }
     if (st == EN_OK && ferror(file))
-        st = eni_fail(EN_EIO, "sim", "%s: cannot read %s: %s", flag, path, strerror(errno));
+        st = eni_fail(errno == EISDIR ? EN_EINVAL : EN_EIO, "sim", "%s: cannot read %s: %s", flag, path,
+                      strerror(errno));
     fclose(file);
     return st;
 }

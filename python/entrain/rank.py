@@ -93,6 +93,16 @@ class _Handle:
         self.library.en_rank_close(self.pointer)
 
 
+def _weakly(method):
+    """Calls the method as long as its object lives: a hook of fork cannot be taken back."""
+    weak = weakref.WeakMethod(method)
+
+    def call():
+        if (alive := weak()) is not None:
+            alive()
+    return call
+
+
 class _Interrupts:
     """Ctrl-C and SIGTERM while the main thread waits inside the library, where Python calls no handler: a thread hears of them.
     The first asks for an early end in good order; a second one gives up, and raises KeyboardInterrupt."""
@@ -107,8 +117,7 @@ class _Interrupts:
         self.wakeup = signal.set_wakeup_fd(self.mouth.fileno(), warn_on_full_buffer=False)
         self.thread = threading.Thread(target=self.hear, daemon=True)
         self.thread.start()
-        here = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: here() is not None and here().restore())
+        os.register_at_fork(before=_weakly(self.hold), after_in_parent=_weakly(self.release), after_in_child=_weakly(self.be_child))
 
     def note(self, number, frame):
         self.count += 1
@@ -125,8 +134,19 @@ class _Interrupts:
                 else:
                     self.handle.library.en_rank_abort(self.handle.pointer, b"interrupted twice")
 
-    def restore(self):
-        """Also in a child made by fork: a signal to it is not one to the run."""
+    # A signal to a child made by fork is not this run's: a Pool ends its workers by SIGTERM. None may come in between.
+
+    def hold(self):
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.before)
+
+    def release(self):
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+    def be_child(self):
+        self.leave()
+        self.release()
+
+    def leave(self):
         if self.before:
             signal.set_wakeup_fd(self.wakeup)
         for number, handler in self.before.items():
@@ -136,9 +156,9 @@ class _Interrupts:
     def end(self):
         if not self.before:
             return
-        self.restore()
-        self.mouth.shutdown(socket.SHUT_WR)  # children may hold it open
-        self.mouth.close()  # ends the thread
+        self.leave()
+        self.mouth.shutdown(socket.SHUT_WR)  # ends the thread; a close would not while a child has a copy
+        self.mouth.close()
         self.thread.join()
         self.ear.close()
 
@@ -166,6 +186,7 @@ class Rank:
         entrain._library = entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
         self._is_over = self._has_left = False
+        self._waiting = set()  # tensors of this step whose gradients are not ready
         initial = {name: np.array(value, np.float32, order="C") for name, value in tensors.items()}
         self._names = {name: i for i, name in enumerate(initial)}
         declared = (_Tensor * len(initial))()

@@ -164,7 +164,10 @@ en_status eni_token_read(const char *path, eni_token *token_out)
 en_status eni_token_read_fd(int fd, eni_token *token_out)
 {
     en_status st = read_text(fd, token_out);
-    if (st != EN_OK) eni_error("token", "descriptor %d does not provide a job token of 32 hex digits", fd);
+    if (st != EN_OK)
+        eni_error("token",
+                  "descriptor %d does not provide a job token of 32 hex digits: a process joins its run once",
+                  fd);
     close(fd);
     return st;
 }

@@ -132,6 +132,33 @@ def check_interrupts():
         assert codes == [0, 0] if times == 1 else codes[1] in (0, 1, 130, -2), ends
 
 
+CHILDREN = """
+import os, signal, sys, time, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+def child():
+    pid = os.fork()
+    if pid == 0: time.sleep(1000)
+    return pid
+def end(pid):
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, **settings) as rank:
+    kept = child()
+    for step, samples in enumerate(rank.batches()):
+        if step == 5: end(child())
+        rank.gradients["w"][...] = 0.1
+        rank.finish(1.0)
+end(kept)
+print("done", step)
+"""
+
+
+def check_children():
+    """Children made by fork: their SIGTERM is not this run's, and it does not wait for them at its end."""
+    for code, said, errors in ended(ranks(2, ["-c", CHILDREN], steps=50)):
+        assert code == 0 and said.endswith("done 49\n"), (code, said, errors)
+
+
 def check_calls():
     for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
                            ({"batch_size": 0}, "batch-size")):
@@ -141,6 +168,15 @@ def check_calls():
             assert text in str(error), error
         else:
             raise AssertionError(f"{settings} was taken")
+    with entrain.Rank({"w": [1.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", batch_size=5, steps=1) as rank:
+        try:
+            rank.finish(1)
+        except ValueError as error:
+            assert "no step has begun" in str(error), error
+        else:
+            raise AssertionError("a step was finished that had not begun")
+        for samples in rank.batches():
+            rank.finish(1)
     kept = []
     for _ in range(20):
         with entrain.Rank({"w": [1.0, 2.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", lr=1, momentum=0,
@@ -198,3 +234,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_example(pathlib.Path(folder))
     check_exceptions()
     check_interrupts()
+    check_children()

@@ -374,6 +374,7 @@ static void test_commands(void **state)
     write_text("plain", "x");
     write_text("empty", "");
     write_text("short", "0.1\n0.2\n");
+    assert_int_equal(mkfifo(at("silent"), 0600), 0); /* nobody writes: it reads as empty */
     assert_int_equal(mkdir(at("empty-folder"), 0700), 0);
     static const bad_case cases[] = {
         {"entrain", "rum", {"rum", "run", "--help"}},
@@ -402,6 +403,9 @@ static void test_commands(void **state)
         {"entrain", "conform solo", {"\"solo\"", "ring", "--as"}},
         {"entrain", "conform ring --as=rong", {"--as", "rong", "ring"}},
         {"entrain", "conform ring ssp --as=ring", {"--as", "2"}},
+        {"entrain", "conform ring --as=easgd:period=0", {"period", "easgd", "'0'"}},
+        {"entrain", "conform ring --as=easgd:perod=4", {"perod", "easgd"}},
+        {"entrain", "conform softsync:splits=9", {"softsync:splits=9", "workers"}},
         {"entrain", "conform ssp:bond=3", {"bond", "bound"}},
         {"entrain", "conform rong", {"rong", "ring"}},
         {"entrain", "sim --strategy", {"--strategy=NAME"}},
@@ -424,6 +428,8 @@ static void test_commands(void **state)
          "sim -n 3 --compute=0-2=exp:1ms;1=exp:2ms",
          {"--compute=0-2=exp:1ms", "rank 1", "give it one"}},
         {"entrain", "sim --compute=trace:~/nowhere", {"--compute", "nowhere"}},
+        {"entrain", "sim --compute=trace:~/silent", {"--compute=trace:", "silent", "0 times"}},
+        {"entrain", "sim --compute=~", {"--compute", "directory"}},
         {"entrain", "sim --compute=trace:~/empty", {"--compute=trace:", "empty", "0 times"}},
         {"entrain", "sim -n 4 --compute=~/short", {"--compute=", "short", "2 times for 4", "trace:FILE"}},
         {"entrain",
