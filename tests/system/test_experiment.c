@@ -81,10 +81,9 @@ static const char *const of_step[] = {"step",     "epoch",        "samples",    
 
 static void files_are_those_of_a_run(void **state)
 {
-    static const char *const strategies[] = {"-n 2 --strategy=ring", "-n 2 --strategy=ps-sync --shards=1",
-                                             "-n 1 --strategy=solo --accumulate=2",
-                                             "-n 2 --strategy=hybrid --shards=1",
-                                             "-n 4 --strategy=grouped:period=4 --groups=2 --eval-first"};
+    static const char *const strategies[] = {
+        "-n 2 --strategy=ring", "-n 2 --strategy=ps-sync --shards=1", "-n 1 --strategy=solo --accumulate=2",
+        "-n 2 --strategy=hybrid --shards=1", "-n 4 --strategy=grouped:period=4 --groups=2 --eval-first"};
     char out[300], again[340], flags[700];
     (void)state;
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
