@@ -25,7 +25,8 @@ COLOURS = ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#555555")
 
 HEAD = """# Published results, found again
 
-`make found` runs what these papers say, with the strategies that `entrain run` uses, in virtual time.
+`make found` runs what these papers say in virtual time,
+with the strategies that `entrain run` uses.
 The criterion of each was written before the run; its hash stands beside it.
 "exact" means a number or a closed form, "shape" an order or a sign with a margin.
 A result that was not found is shown like the others.
@@ -76,9 +77,12 @@ def page(results, known):
     lines = [HEAD, "| | paper | result | verdict |", "|---|---|---|---|"]
     for r in results:
         told = known.get(r.name, {})
+        told = told if told.get("criterion") == hash_of(r) else {}
         lines.append(f"| [{r.name}](#{r.name.lower()}) | {r.paper} | {r.title} | {told.get('verdict', 'not run')} |")
     for r in results:
         told = known.get(r.name)
+        if told is not None and told["criterion"] != hash_of(r):
+            told = None  # of another criterion
         lines += ["", f"## {r.name}", "", wrap(f"**{r.paper}: {r.title}**"), "", wrap(r.claim), "",
                   wrap(f"Counts as found ({r.kind}; criterion {hash_of(r)}): {r.criterion}."), ""]
         if told is None:
