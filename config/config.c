@@ -57,6 +57,14 @@ static en_status copy_list(const eni_list *from, eni_list *list)
     return EN_OK;
 }
 
+/* Whether an earlier key, of other programs, has the same field. */
+static bool shares_field(int k)
+{
+    for (int j = 0; j < k; j++)
+        if (eni_keys[j].offset == eni_keys[k].offset) return true;
+    return false;
+}
+
 en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 {
     eni_config config = *from;
@@ -64,6 +72,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
     config.args = config.command = (eni_list){0};
     /* to the end, even on failure: no field may still point to `from` */
     for (int k = 0; k < eni_key_count; k++) {
+        if (shares_field(k)) continue;
         const void *source = (const char *)from + eni_keys[k].offset;
         void *field = (char *)&config + eni_keys[k].offset;
         if (eni_keys[k].type == ENI_KEY_LIST) {
