@@ -63,7 +63,7 @@ def lines(path, first, end):
 
 
 def predict(build, real, fit, case, steps):
-    """Seconds a step, from steps WARMUP .. steps - 1. What a rank does by itself is drawn; the others' part in its waits is not."""
+    """Seconds a step, from steps WARMUP .. steps - 1. A rank's own work is drawn from its law; its waits for others are simulated."""
     _, workers, strategy, _, _ = case
     fit.mkdir()
     ranks = [list(lines(real / f"metrics-{rank}.jsonl", WARMUP, steps)) for rank in range(workers)]

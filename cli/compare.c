@@ -308,10 +308,10 @@ static en_status add_sweeps(comparison *c)
                         text, c->context->config->lr);
     for (int arm = 0; arm < c->narms; arm++) {
         if (eni_config_is_of_arm(&c->arm[arm], ENI_TUNED))
-            return eni_fail(EN_EINVAL, "compare",
-                            "--tune: \"%s\" is for every arm, and %s has lr=%g of its own; omit one of the "
-                            "two",
-                            text, c->label[arm], c->arm[arm].lr);
+            return eni_fail(
+                EN_EINVAL, "compare",
+                "--tune: \"%s\" sets the rate of every arm, but %s has lr=%g of its own; omit one of the two",
+                text, c->label[arm], c->arm[arm].lr);
         if (c->arm[arm].holdout == 0)
             return eni_fail(EN_EINVAL, "compare",
                             "--holdout=0: --tune chooses by the loss on held-out samples; give --holdout "

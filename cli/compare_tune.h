@@ -9,7 +9,7 @@
 /* The sweeps use the smallest seed that the study does not. */
 int64_t eni_tune_seed(const eni_config *config);
 
-/* The sweep of the arm in DIR/compare.json, to be continued; an empty one if there is none. */
+/* The arm's sweep so far, as DIR/compare.json records it; an empty array if it has none. The caller's. */
 json_t *eni_tune_past(const char *dir, const char *arm);
 
 /* Whether the sweep has a run with this value. */

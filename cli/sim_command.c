@@ -239,7 +239,7 @@ static en_status open_skewed(sim_trial *t)
     const eni_config *c = t->context->config;
     if (c->out != NULL || c->save != NULL)
         return eni_fail(EN_EINVAL, "sim",
-                        "--%s keeps the run of a network, and without --model there is none; give "
+                        "--%s is for a network, and without --model none is trained; give "
                         "--model=mlp, or omit it",
                         c->out != NULL ? "out" : "save");
     t->v.sim.problem = &t->skewed.problem;

@@ -63,7 +63,7 @@ en_status eni_folder_plugins_of_library(char *path_out, size_t bytes)
         if (n > 0 && (size_t)n < bytes && access(path_out, F_OK) == 0) return EN_OK;
     }
     return eni_fail(EN_ENOENT, "folders",
-                    "there is no folder of strategies beside the library (%s/plugins): give it as "
+                    "no folder of strategies beside the library (%s/plugins): name one in "
                     "options.plugins",
                     dir);
 }

@@ -27,7 +27,7 @@ typedef struct partition {
     char weighed[ENI_FINDING_TEXT / 2 - 4]; /* the first push whose weight is not the paper's */
 } partition;
 
-/* What the plugin made of an event. */
+/* The plugin's decision on an event. */
 typedef struct outcome {
     uint32_t answered; /* bit r: rank r */
     bool is_known;     /* the next two are: not where the run failed in it */
@@ -200,7 +200,7 @@ static outcome gather(const partition *t, uint64_t at)
     return o;
 }
 
-/* What became of a push, or ("the paper ..") must become of it. */
+/* Says what happened to a push, or ("the paper ..") what should have happened. */
 static void tell(bool is_paper, bool was_kept, bool has_stepped, double weight, char text_out[64])
 {
     if (!was_kept)

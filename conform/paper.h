@@ -79,7 +79,7 @@ struct eni_paper {
         before; /* the server's weights and its momentum; two of the strategy's, 0 and initial */
     uint64_t version, applied;      /* updates, and samples behind them */
     uint64_t collected, ncollected; /* samples and gradients in own */
-    /* What follows from the present event. */
+    /* The decision on the current event. */
     uint32_t answered; /* bit r: worker r goes on */
     bool drops;
     double weight;

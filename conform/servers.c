@@ -134,7 +134,7 @@ static void adaptive_push(eni_paper *p, int r)
 }
 
 /* ---- softsync: w -= eta mean of c = floor(W / splits) gradients as they come, each times 1 / delay if delay > 0; every
- * worker goes on at once (Zhang'16, eq. 3 to 5). What is left when the last worker has ended is a step too (ours) ------ */
+ * worker goes on at once (Zhang'16, eq. 3 to 5). When the last worker ends, the rest is one more step (ours) ----------- */
 
 static void softsync_step(eni_paper *p)
 {

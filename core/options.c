@@ -197,8 +197,8 @@ static en_status refuse_key(const eni_options *options, const char *key)
     return EN_EINVAL;
 }
 
-/* True, and the number, if the option's type and range allow `text`: "8", and where the default is written by W "2W" (of
- * whole numbers) or "0.9/W" (of others), which are then in range for every W because they are for 1. */
+/* Reads `text` if the option's type and range allow it: "8"; or, if the default depends on W, "2W" for a whole number and
+ * "0.9/W" for a real one. Both are in range for every W if they are for W = 1. */
 static bool parse_number(value *v, const char *text)
 {
     const en_option *option = v->option;
