@@ -96,13 +96,13 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
     while (tensor->dtype <= ENI_ST_I64 && strcmp(text, eni_st_dtype_text(tensor->dtype)) != 0)
         tensor->dtype++;
     if (tensor->dtype > ENI_ST_I64 || (tensor->dtype == ENI_ST_I64 && !is_batch_count(tensor->name)))
-        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is supported%s: %s",
-                        name, tensor->name, is_clean_text(text) ? text : "(not a name)",
-                        strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
-                        strchr(text, 'F') != NULL
-                            ? "convert it with .float()"
-                            : "omit it if it is not a weight (labels, position ids), or "
-                              "convert it with .float()");
+        return eni_fail(
+            EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is supported%s: %s", name,
+            tensor->name, is_clean_text(text) ? text : "(not a name)",
+            strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
+            strchr(text, 'F') != NULL
+                ? "convert it with .float()"
+                : "omit it if it is not a weight (labels, position ids), or convert it with .float()");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
     if (tensor->dtype == ENI_ST_I64 && tensor->ndim != 0) {
         char shape[ENI_ST_SHAPE_TEXT];
@@ -146,15 +146,14 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
     if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
         if (is_pickle(bytes, size))
             eni_error("safetensors",
-                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses "
-                      "it: save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
+                      "save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
                       name);
         else
-            eni_error(
-                "safetensors",
-                "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: fetch or "
-                "save it again",
-                name, (unsigned long long)header, size);
+            eni_error("safetensors",
+                      "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: "
+                      "fetch or save it again",
+                      name, (unsigned long long)header, size);
         return EN_EFORMAT;
     }
     if (bytes[LENGTH_BYTES] != '{')
