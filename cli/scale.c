@@ -209,9 +209,7 @@ static en_status write_csv(const scaling *s)
 static en_status write_json(const scaling *s)
 {
     char path[1100];
-    json_t *rows = json_array(), *argv = json_array();
-    for (int i = 0; i < s->context->argc; i++)
-        json_array_append_new(argv, json_string(s->context->argv[i]));
+    json_t *rows = json_array(), *argv = eni_json_texts(s->context->argv, s->context->argc);
     for (int i = 0; i < s->nrows; i++) {
         const row *r = &s->rows[i];
         json_t *rates = json_array();
