@@ -3,13 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
+
+_Static_assert((int)ENI_PROCESSES_MAX <= (int)ENI_AWAITED_MAX, "all are waited for at once");
 
 void eni_processes_release(void *shared, size_t shared_bytes)
 {
@@ -62,16 +62,13 @@ static void note_end(waiting *w, int r, int status)
 static void await_all(waiting *w)
 {
     while (w->left > 0) {
-        const int before = w->left;
-        for (int r = 0; r < w->started; r++) {
-            int status;
-            if (w->pid[r] > 0 && waitpid(w->pid[r], &status, WNOHANG) == w->pid[r]) note_end(w, r, status);
-        }
-        if (w->left == 0 || w->left < before) continue;
-        if (w->st != EN_OK) /* the signal is still pending, and would end the wait at once */
-            poll(NULL, 0, 1);
-        else if (eni_signals_wait(w->asked->signal_fd, 1))
+        int r, status = W_EXITCODE(1, 0); /* if somebody else has reaped it */
+        /* a signal stays pending, and would end every later wait at once */
+        const int signal_fd = w->st == EN_OK ? w->asked->signal_fd : -1;
+        if (eni_signals_await_any(w->pid, w->started, signal_fd, INT64_MAX, &r, &status) == EN_EINTR)
             end_all(w, EN_EINTR);
+        else
+            note_end(w, r, status);
     }
 }
 
@@ -96,25 +93,19 @@ static void print_messages(const waiting *w)
 
 /* ---- starting ---- */
 
-_Noreturn static void become(const eni_process *self, const eni_processes *asked, pid_t parent, int log_fd)
+_Noreturn static void become(const eni_process *self, const eni_processes *asked, int log_fd)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(1);
     eni_log_set_launcher(log_fd);
     _exit(asked->main(self));
 }
 
 static void start_all(waiting *w, int log_in_fd)
 {
-    const pid_t parent = getpid();
     fflush(NULL);
     while (w->started < w->asked->n) {
-        const pid_t pid = fork();
+        const pid_t pid = eni_signals_fork(SIGKILL);
         if (pid == 0)
-            become(&(eni_process){w->asked->n, w->started, w->shared, w->asked->user}, w->asked, parent,
-                   log_in_fd);
+            become(&(eni_process){w->asked->n, w->started, w->shared, w->asked->user}, w->asked, log_in_fd);
         if (pid < 0) break;
         w->pid[w->started++] = pid;
         w->left++;
