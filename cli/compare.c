@@ -609,11 +609,11 @@ static en_status tune_arm(comparison *c, int arm)
                     c->context->config->tune, c->label[arm]);
 }
 
-static en_status record_sweep(comparison *c, const planned *t, const char *cause)
+static en_status record_sweep(comparison *c, const planned *t, en_status st, const char *cause)
 {
     eni_live_end(&c->live, 0, -1, NAN);
-    eni_tune_add(c->sweep[t->arm], c->values[t->value], c->dir, t->relative, cause);
-    const en_status st = tune_arm(c, t->arm);
+    eni_tune_add(c->sweep[t->arm], c->values[t->value], c->dir, t->relative, st, cause);
+    st = tune_arm(c, t->arm);
     EN_TRY(describe_arms(c));
     EN_TRY(write_index(c));
     return st;
@@ -628,12 +628,7 @@ static en_status record(comparison *c, const planned *t, en_status st, eni_launc
     if (st != EN_OK && !has_to_end)
         eni_warn("compare", "%s failed%s; the comparison goes on", t->relative,
                  outcome->cause[0] != 0 ? "" : ", cause unknown");
-    if (t->value >= 0)
-        return has_to_end ? EN_EINTR
-                          : record_sweep(c, t,
-                                         st == EN_OK              ? ""
-                                         : outcome->cause[0] != 0 ? outcome->cause
-                                                                  : "unknown");
+    if (t->value >= 0) return has_to_end ? EN_EINTR : record_sweep(c, t, st, outcome->cause);
     json_t *entry =
         json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[t->setting], "arm",
                   c->label[t->arm], "seed", (json_int_t)eni_config_seed(c->context->config, t->seed), "dir",
@@ -742,20 +737,20 @@ static bool next_turn(const comparison *c, turn *at)
 /* ---- in virtual time: several at once ---- */
 
 typedef struct pool {
-    eni_simulation simulations[ENI_SIMULATIONS_MAX];
+    eni_simulations simulations;
     planned runs[ENI_SIMULATIONS_MAX];
-    int n, nrunning;
+    int nrunning;
 } pool;
 
 static en_status start(comparison *c, pool *p, const planned *t)
 {
     int place = 0;
     eni_config run;
-    while (p->simulations[place].pid != 0)
+    while (p->simulations.pid[place] != 0)
         place++;
     EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
     en_status st = set_run(c, &run, t, 0);
-    if (st == EN_OK) st = eni_simulation_start(&run, place, p->n, &p->simulations[place]);
+    if (st == EN_OK) st = eni_simulation_start(&p->simulations, place, &run);
     eni_config_fini(&run);
     p->runs[place] = *t;
     p->nrunning += st == EN_OK;
@@ -765,18 +760,19 @@ static en_status start(comparison *c, pool *p, const planned *t)
 static en_status finish_one(comparison *c, pool *p)
 {
     eni_launch_outcome outcome = {NAN, -1, ""};
+    en_status ended;
     int place = 0;
-    EN_TRY(eni_simulations_wait(p->simulations, p->n, c->context->signal_fd, &place, outcome.cause));
+    EN_TRY(eni_simulations_wait(&p->simulations, c->context->signal_fd, &place, &ended, outcome.cause));
     const planned *t = &p->runs[place];
     p->nrunning--;
     begin_line(c, t);
     c->live.line[c->live.active].now.loss = NAN; /* not followed */
-    return record(c, t, outcome.cause[0] == 0 ? EN_OK : EN_EPEER, &outcome);
+    return record(c, t, ended, &outcome);
 }
 
 static en_status start_next(comparison *c, pool *p, const planned *t)
 {
-    if (p->nrunning == p->n) EN_TRY(finish_one(c, p));
+    if (p->nrunning == p->simulations.n) EN_TRY(finish_one(c, p));
     return start(c, p, t);
 }
 
@@ -815,7 +811,8 @@ static en_status run_all(comparison *c)
 static en_status simulate_all(comparison *c)
 {
     const int64_t threads = c->base.threads > 0 ? c->base.threads : 1, most = eni_host_info_cores() / threads;
-    pool p = {.n = most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? (int)most : ENI_SIMULATIONS_MAX};
+    pool p = {0};
+    p.simulations.n = (int)(most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? most : ENI_SIMULATIONS_MAX);
     en_status st = sweep(c, &p);
     for (turn at = before_all; st == EN_OK && next_turn(c, &at);)
         for (int i = 0; st == EN_OK && i < c->narms; i++) {
@@ -825,7 +822,7 @@ static en_status simulate_all(comparison *c)
             st = start_next(c, &p, &t);
         }
     if (st == EN_OK) st = finish_all(c, &p);
-    eni_simulations_end(p.simulations, p.n);
+    eni_simulations_end(&p.simulations);
     return st;
 }
 

@@ -29,7 +29,7 @@ typedef struct waiting {
     const eni_processes *asked;
     void *shared;
     pid_t pid[ENI_PROCESSES_MAX]; /* 0: it has ended */
-    int started, left, log_fd;
+    int started, left;
     en_status st;
 } waiting;
 
@@ -72,25 +72,6 @@ static void await_all(waiting *w)
     }
 }
 
-/* Prints each message once, however many processes logged it. */
-static void print_messages(const waiting *w)
-{
-    char *line = NULL;
-    size_t room = 0;
-    FILE *file = fdopen(w->log_fd, "r");
-    eni_relay *relay = eni_alloc(sizeof *relay);
-    for (ssize_t n; file != NULL && relay != NULL && (n = getline(&line, &room, file)) > 0;) {
-        line[n - (line[n - 1] == '\n')] = 0;
-        (void)eni_relay_take(relay, line);
-    }
-    free(line);
-    eni_free(relay);
-    if (file == NULL)
-        close(w->log_fd);
-    else
-        fclose(file);
-}
-
 /* ---- starting ---- */
 
 _Noreturn static void become(const eni_process *self, const eni_processes *asked, int log_fd)
@@ -128,11 +109,15 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
         munmap(base, bytes);
         return eni_fail(EN_ENOMEM, processes->who, "cannot create a pipe: %s", strerror(errno));
     }
-    w.log_fd = ends[0];
     start_all(&w, ends[1]);
     close(ends[1]);
     await_all(&w);
-    print_messages(&w);
+    eni_relay *relay = eni_alloc(sizeof *relay);
+    if (relay != NULL)
+        eni_relay_take_all(relay, ends[0], NULL);
+    else
+        close(ends[0]);
+    eni_free(relay);
     if (w.st == EN_OK)
         *shared_out = w.shared;
     else

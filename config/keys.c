@@ -657,7 +657,7 @@ const eni_key eni_keys[] = {
         "an inherited socket that listens already"),
     INT("token-fd", NULL, token_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited descriptor with the job token"),
-    INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
+    INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P | V, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
     INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "start of this run by the launcher"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
