@@ -32,6 +32,7 @@
 #include "report/comparisons.h"
 #include "report/report.h"
 #include "report/report_study.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/strategies.h"
@@ -227,14 +228,13 @@ static en_status check_slow(const comparison *c)
 {
     for (int i = 0; i < c->narms; i++) {
         eni_config run;
-        int64_t rank = 0;
-        double factor;
+        eni_slowdown slow;
         if (c->arm[i].straggler.count > 0) continue;
         EN_TRY(eni_config_copy(&c->arm[i], &run));
         en_status st = eni_config_set(&run, "straggler", c->slow, "--straggler");
         for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
-            eni_straggler_parse(run.straggler.item[k], &rank, &factor);
-            if (rank < run.workers) continue;
+            (void)eni_slowdown_read(run.straggler.item[k], &slow); /* checked with the key */
+            if ((slow.hi == ENI_SLOW_ALL ? slow.lo : slow.hi) < run.workers) continue;
             st = eni_fail(
                 EN_EINVAL, "compare",
                 "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; "

@@ -107,9 +107,9 @@ static const char *check_straggler(const char *text)
     double factor;
     eni_slowdown slow;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return eni_slowdown_read(text, &slow) == NULL
-               ? "RANK:FACTOR, such as 1:3; all other stragglers are for virtual time, `entrain sim`"
-               : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+    return eni_slowdown_read(text, &slow) == NULL ? "RANK:FACTOR, such as 1:3; all other stragglers are for "
+                                                    "virtual time (`entrain sim`, `compare --virtual`)"
+                                                  : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
 }
 
 static const char *check_slowdown(const char *text)
@@ -154,7 +154,7 @@ static const char *check_net(const char *text)
     if (eni_net_parse(text, &rate, &delay)) return NULL;
     if (eni_net_links_check(text) == NULL)
         return "one rate and delay for all, such as rate:200MB,delay:50us; links by rank are for virtual "
-               "time, `entrain sim`";
+               "time (`entrain sim`, `compare --virtual`)";
     return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
@@ -544,10 +544,14 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS_OURS, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, R | O | S, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, R | W | A | S | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_slowdown, C, ENI_KEY_COMMAS | FIRST, "none",
+         "slows a rank down with seeded sleeps; may be repeated; with --virtual, also as `entrain sim --help` lists it"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, C, 0, "as it is",
+         "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit; with --virtual, also as `entrain sim --help` lists it"),
 
 #undef GROUP
 #define GROUP "comparison"

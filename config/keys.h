@@ -97,6 +97,9 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
  * EN_EINVAL, logged; EN_ENOMEM. */
 en_status eni_key_set(eni_config *config, int key, const char *value, const char *place, int origin);
 
+/* Whether the value of a list or text, set by another program's row of the field, is one of this row. EN_EINVAL, logged. */
+en_status eni_key_recheck(const eni_config *config, int key);
+
 /* The canonical text of a scalar field; "" if it has no value. Valid while the config is; `room` is a buffer for numbers. Not
  * for lists. */
 const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64]);
