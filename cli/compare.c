@@ -490,7 +490,7 @@ static void show_outcome(comparison *c, const char *dir)
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/result.json", dir);
-    json_t *result = json_load_file(path, 0, NULL), *env = json_object_get(c->json, "environment");
+    json_t *result = eni_json_file(path, NULL), *env = json_object_get(c->json, "environment");
     json_t *device = json_object_get(json_object_get(result, "environment"), "device");
     const json_t *accuracy = json_object_get(result, "test_accuracy"); /* null for a regression */
     const json_t *loss = json_object_get(result, "test_loss");

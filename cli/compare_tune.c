@@ -25,7 +25,7 @@ json_t *eni_tune_past(const char *dir, const char *arm)
     char path[1200];
     json_t *entry, *sweep = NULL;
     snprintf(path, sizeof path, "%s/compare.json", dir);
-    json_t *past = json_load_file(path, 0, NULL);
+    json_t *past = eni_json_file(path, NULL);
     for (size_t i = 0; (entry = json_array_get(json_object_get(past, "arms"), i)) != NULL; i++)
         if (eni_json_says(entry, "name", arm)) sweep = json_object_get(entry, "sweep");
     sweep = json_is_array(sweep) ? json_incref(sweep) : json_array();
