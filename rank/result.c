@@ -212,7 +212,6 @@ static void add_presence(const eni_rank *self, json_t *result)
 {
     static const char *const ends[] = {[ENI_CAME] = "came", [ENI_LOST] = "lost", [ENI_WENT] = "left"};
     const eni_stats *t = &self->records.stats;
-    json_t *list = json_array();
     for (int r = 0; r < self->world.nranks && eni_rank_has_seats(self); r++) {
         double from = 0, to = (double)t->train_ns * 1e-9;
         const char *end = "stayed";
@@ -226,11 +225,8 @@ static void add_presence(const eni_rank *self, json_t *result)
             else
                 to = at, end = ends[p.kind];
         }
-        json_array_append_new(
-            list, json_pack("{s:i, s:f, s:f, s:s}", "rank", r, "from_s", from, "to_s", to, "end", end));
+        eni_facts_present(result, r, from, to, end);
     }
-    if (json_array_size(list) > 0) json_object_set(result, "presence", list);
-    json_decref(list);
 }
 
 static void add_per_worker(const eni_rank *self, const eni_facts *facts, json_t *result)
