@@ -91,7 +91,7 @@ static en_status fail(en_rank *self, en_status st)
     (void)eni_run_end(rank, st);
     eni_rank_give_up(rank, st);
     atomic_store(&rank->ended, (int)st);
-    eni_end_write((int)self->config.result_fd);
+    eni_end_write((int)self->config.result_fd, st);
     return st;
 }
 
@@ -611,7 +611,7 @@ en_status en_rank_open(const en_rank_options *options, const char *const *settin
         *rank_out = self;
         return EN_OK;
     }
-    eni_end_write((int)self->config.result_fd);
+    eni_end_write((int)self->config.result_fd, st);
     free_all(self);
     return st;
 }
@@ -808,7 +808,7 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd);
+    eni_end_write((int)rank->config.result_fd, EN_OK);
     return left(rank, EN_OK);
 }
 
