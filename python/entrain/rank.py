@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 import threading
 import weakref
 
@@ -93,14 +94,10 @@ class _Handle:
         self.library.en_rank_close(self.pointer)
 
 
-def _weakly(method):
+def _weakly(method, afterwards=lambda *arguments: None):
     """Calls the method as long as its object lives: a hook of fork cannot be taken back."""
     weak = weakref.WeakMethod(method)
-
-    def call():
-        if (alive := weak()) is not None:
-            alive()
-    return call
+    return lambda *arguments: (weak() or afterwards)(*arguments)
 
 
 class _Interrupts:
@@ -212,7 +209,8 @@ class Rank:
                                                       ctypes.c_size_t(len(texts)), ctypes.byref(pointer))):
             raise ValueError("the run that resume=auto names has finished: give another out")
         handle = self._handle = _Handle(self._library, pointer)
-        self._interrupts = _Interrupts(handle)
+        self._interrupts, self._shows = _Interrupts(handle), sys.excepthook
+        self._tells = sys.excepthook = _weakly(self._tell, self._shows)
         facts = self._library.en_rank_about(pointer).contents
         self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value
                       for name, *_ in _Facts._fields_[1:]}
@@ -241,6 +239,10 @@ class Rank:
             self._has_left = True
             self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {error}".encode())
 
+    def _tell(self, kind, error, trace):  # nobody has caught it
+        self._abort(error)
+        self._shows(kind, error, trace)
+
     def _check(self, status):
         raised, self._raised = self._raised, None
         if raised:
@@ -259,16 +261,30 @@ class Rank:
             raise ValueError("this rank is closed")
         return self._handle.pointer
 
+    def _next(self):
+        """Number and samples of the next batch of this rank; None: that was the last."""
+        batch = _Batch()
+        if self._check(self._library.en_rank_next(self._open(), batch)):
+            return batch.number, np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
+
+    def _begin(self, count):
+        """A step with the oldest batch that was handed out; False: the run ends before it."""
+        if not self._check(self._library.en_rank_begin(self._open(), count)):
+            return False
+        self._waiting = set(self._names)
+        if count == 0:  # the others have a few samples more
+            self._finish()
+        return True
+
+    def _finish(self, loss=0.0, accuracy=0.0):
+        score = _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)
+        self._check(self._library.en_rank_finish(self._open(), score))
+
     def batches(self):
         """The samples of each batch of this rank, as an array of indices, until the run ends: each is a step, to be finished."""
-        batch, nothing = _Batch(), _Score(size=ctypes.sizeof(_Score))
-        while self._check(self._library.en_rank_next(self._open(), batch)) and \
-                self._check(self._library.en_rank_begin(self._open(), batch.count)):
-            self._waiting = set(self._names)
-            if batch.count > 0:
-                yield np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
-            else:  # the others have a few samples more
-                self._check(self._library.en_rank_finish(self._open(), nothing))
+        while (batch := self._next()) is not None and self._begin(len(batch[1])):
+            if len(batch[1]) > 0:
+                yield batch[1]
 
     def ready(self, name):
         """The gradient of this tensor is complete, and its weights are not read in this step any more: it may leave."""
@@ -279,7 +295,7 @@ class Rank:
         """Ends the step. Gradients of tensors that were not ready leave now, so they have to be filled, too."""
         for name in [name for name in reversed(list(self._names)) if name in self._waiting]:
             self.ready(name)
-        self._check(self._library.en_rank_finish(self._open(), _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)))
+        self._finish(loss, accuracy)
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye."""
@@ -297,6 +313,8 @@ class Rank:
         if self._handle is None:
             return
         self._interrupts.end()
+        if sys.excepthook is self._tells:
+            sys.excepthook = self._shows
         self._abort(RuntimeError("the program closed its rank before the end of the run"))
         self.weights, self.gradients = {name: array.copy() for name, array in self.weights.items()}, None
         self._handle = self._interrupts = None

@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""test_torch.py BUILD equal|ddp|calls: entrain.torch.Rank. PyTorch is imported once: the ranks are children made by fork."""
+import copy
+import hashlib
+import multiprocessing
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+
+try:
+    import torch
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        raise ImportError(f"torch {torch.__version__} is older than 2.1")
+except ImportError as missing:
+    print(f"SKIP: {missing}")
+    sys.exit(77)
+from torch import nn
+from torch.nn import functional as F
+
+BUILD = pathlib.Path(sys.argv[1]).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+os.environ.update(ENTRAIN_LIBRARY=str(BUILD / "libentrain.so"), OMP_NUM_THREADS="1")
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(SOURCE / "python"))
+import entrain.torch  # noqa: E402
+
+# Promise: A PyTorch module ends with the same bytes under ring, ps-sync, hybrid and `solo --accumulate=W`, W = 1, 2, 3, with dropout,
+# Promise: batch norm, tied weights, a frozen layer and a ragged end, with and without loader processes, overlap and accumulate(k).
+# Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
+# Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
+WAIT = 120
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ranks(n, program, strategy="ring", **settings):
+    """What program(rank, settings) returns on each of n ranks, or the exception that it raised, as text."""
+    context, port = multiprocessing.get_context("fork"), free_port()
+    meet = "server" if strategy.startswith(("ps", "ssp", "hybrid")) else "rendezvous"
+    settings = dict(settings, strategy=strategy, mute=True, log_level="error", join_timeout="120s", world_size=n)
+    if strategy != "solo":
+        settings[meet] = f"tcp://127.0.0.1:{port}"
+    psd = None
+    if meet == "server":
+        psd = subprocess.Popen([BUILD / "psd", f"--listen=tcp://127.0.0.1:{port}", f"--strategy={strategy}", f"--world-size={n}",
+                                "--shards=3"], stderr=subprocess.DEVNULL)
+
+    def child(rank, mouth):
+        try:
+            mouth.send(program(rank, dict(settings, rank=rank)))
+        except BaseException as error:
+            traceback.print_exc()
+            mouth.send(f"{type(error).__name__}: {error}")
+
+    started, ears = [], []
+    for rank in range(n):
+        ear, mouth = context.Pipe(duplex=False)
+        started.append(context.Process(target=child, args=(rank, mouth)))
+        started[-1].start()
+        mouth.close()
+        ears.append(ear)
+    results = [ear.recv() if ear.poll(WAIT) else "nothing" for ear in ears]
+    for process in started:
+        process.join(WAIT)
+        assert process.exitcode == 0, (strategy, results, process.exitcode)
+    if psd:
+        psd.wait(WAIT)
+    return results
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.3)
+        self.frozen, self.one, self.two, self.last = (nn.Linear(16, n) for n in (16, 16, 16, 4))
+        self.two.weight = self.one.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.drop(torch.relu(self.norm(self.first(x))))
+        return self.last(torch.tanh(self.two(torch.tanh(self.one(self.frozen(x))))))
+
+
+def samples(n):
+    drawn = torch.Generator().manual_seed(3)
+    x = torch.randn(n, 12, generator=drawn)
+    return x, (x[:, :4] ** 2).argmax(1)
+
+
+def optimizer_of(kind, model):
+    """Of each kind that is tested, with rates that matter."""
+    p = list(model.parameters())
+    vectors = [{"params": [t for t in p if t.ndim > 1]}, {"params": [t for t in p if t.ndim == 1], "weight_decay": 0.0}]
+    return {"sgd": lambda: torch.optim.SGD(p, lr=0.05), "heavy": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+            "nesterov": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+            "adam": lambda: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.02),
+            "adamw": lambda: torch.optim.AdamW(p, lr=0.01, eps=1e-6),
+            "groups": lambda: torch.optim.AdamW(vectors, lr=0.01, weight_decay=0.1)}[kind]()
+
+
+def bytes_of(model):
+    sha = hashlib.sha256()
+    for name, p in model.named_parameters():
+        sha.update(name.encode() + p.detach().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def train(kind, n=103, parts=1, step="native", loader={}):
+    def program(me, settings):
+        torch.manual_seed(7)
+        model, data = Net(), samples(n)
+        optimizer = optimizer_of(kind, model)
+        rank = entrain.torch.Rank(model, optimizer, data=data, step=step, **settings)
+        low, high = (at(array.ctypes.data for array in rank.weights.values()) for at in (min, max))
+        assert all(low <= p.data_ptr() <= high for p in model.parameters() if p.requires_grad)
+        rank.accumulate(parts)
+        for x, y in rank.batches(**loader):
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            rank.step(loss)
+        rank.end()
+        assert not any(low <= p.data_ptr() <= high for p in model.parameters())
+        return bytes_of(model), not rank.unused
+    return program
+
+
+def equal():
+    for kind in "nesterov", "groups":
+        for n in 1, 2, 3:
+            common = dict(batch_size=12 // n, epochs=2)
+            found = {"solo": ranks(1, train(kind), "solo", accumulate=n, **common), "ring": ranks(n, train(kind), **common),
+                     "ps-sync": ranks(n, train(kind), "ps-sync", **common)}
+            if n == 2:
+                found["hybrid"] = ranks(n, train(kind), "hybrid", **common)
+                found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
+                found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
+                found["loaders"] = ranks(n, train(kind, loader={"num_workers": 2}), **common)
+            kinds = {result for results in found.values() for result in results}
+            assert len(kinds) == 1 and kinds.pop()[1] is True, (kind, n, found)
+        print(f"PROMISE {kind}: ring, ps-sync, hybrid and solo --accumulate=W end with the same bytes, W = 1, 2, 3")
+
+
+# ---- PyTorch's own ----
+
+def train_by_ddp(kind, steps, batch, n):
+    def program(me, settings):
+        torch.manual_seed(7)
+        torch.distributed.init_process_group("gloo", init_method=settings["rendezvous"], rank=me, world_size=settings["world_size"])
+        model, (x, y), world = Net(), samples(n), settings["world_size"]
+        optimizer, ddp = optimizer_of(kind, model), nn.parallel.DistributedDataParallel(model)
+        for step in range(steps):
+            at = step * batch * world % n
+            mine = slice(at + me, at + batch * world, world)
+            torch.manual_seed(entrain.torch._seed(1, step * world + me, 0))
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x[mine]), y[mine]).backward()
+            optimizer.step()
+        torch.distributed.destroy_process_group()
+        return bytes_of(model)
+    return program
+
+
+def ddp():
+    steps, batch, n = 50, 64, 640
+    for kind in "heavy", "adamw":
+        ours = ranks(2, train(kind, n, step="torch"), batch_size=batch, steps=steps, shuffle=False)
+        theirs = ranks(2, train_by_ddp(kind, steps, batch, n))
+        assert {result[0] for result in ours} == set(theirs) and len(set(theirs)) == 1, (kind, ours, theirs)
+        alone = ranks(1, train(kind, n, step="torch"), "solo", accumulate=2, batch_size=batch, steps=steps, shuffle=False)
+        assert alone[0][0] == theirs[0], (kind, alone, theirs)
+        print(f"PROMISE {kind}: {steps} steps of two ranks with step='torch' end with the bytes of DistributedDataParallel over Gloo")
+
+
+# ---- calls, in one process ----
+
+def alone(model, optimizer, data=None, **settings):
+    settings = dict({"strategy": "solo", "batch_size": 16, "steps": 10, "environment": False, "mute": True, "log_level": "error"}, **settings)
+    return entrain.torch.Rank(model, optimizer, data=samples(160) if data is None else data, **settings)
+
+
+def turn(rank, model, x, y):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    rank.step(loss)
+
+
+def check_optimizers():
+    """Each step beside one of torch.optim, from the same weights and gradient."""
+    for kind in "sgd", "heavy", "nesterov", "adam", "adamw", "groups":
+        torch.manual_seed(2)
+        model, worst = Net(), 0
+        shadow, seen = copy.deepcopy(model), {}
+        pairs = [pair for pair in zip(model.parameters(), shadow.parameters()) if pair[0].requires_grad]
+        for ours, theirs in pairs:
+            ours.register_post_accumulate_grad_hook(lambda p: seen.update({p: p.grad.clone()}))
+        reference = optimizer_of(kind, shadow)
+        with alone(model, optimizer_of(kind, model)) as rank:
+            for x, y in rank.batches():
+                for ours, theirs in pairs:
+                    theirs.data.copy_(ours.data)
+                turn(rank, model, x, y)
+                for ours, theirs in pairs:
+                    theirs.grad = seen[ours]
+                reference.step()
+                worst = max(worst, *(float(((a - b).abs() / b.abs().clamp(min=0.1)).max()) for a, b in pairs))
+        assert 0 < float((pairs[0][0] - pairs[0][1]).abs().max()) + 1 and worst <= 1e-6, (kind, worst)
+        print(f"PROMISE {kind}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+
+
+def check_parts():
+    """accumulate(k) gives the gradient of the whole batch."""
+    found = []
+    for parts in 1, 3:
+        torch.manual_seed(2)
+        model = nn.Linear(12, 4)
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1)) as rank:
+            rank.accumulate(parts)
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        found.append(model.weight.detach().clone())
+    assert torch.allclose(*found, rtol=1e-5, atol=1e-6) and not torch.equal(*found), found
+
+
+def check_unused():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.steps = nn.Linear(12, 4), nn.Linear(12, 4), 0
+
+        def forward(self, x):
+            self.steps += 1
+            return self.a(x) if self.steps > 2 else self.b(x)
+
+    def program(me, settings):
+        model = Branches()
+        model.steps = me  # the ranks change to the other branch in different steps
+        with entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=samples(64), batch_size=8, **settings) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        return bytes_of(model), dict(rank.unused)
+    (zero, unused0), (one, unused1) = ranks(2, program)
+    assert zero == one and unused0["b.weight"] == 2 and unused1["b.weight"] == 3 and unused0["a.bias"] == 2, (unused0, unused1)
+
+
+def refused(words, call, kind=ValueError):
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words) and "\n" not in str(error), f"{error} lacks one of {words}"
+    else:
+        raise AssertionError(f"nothing was refused that has {words}")
+
+
+def check_refusals():
+    p = lambda model, **more: torch.optim.SGD(model.parameters(), lr=0.1, **more)  # noqa: E731
+    good = nn.Linear(12, 4)
+    for words, model in ((("weight", "float64", "float()"), good.__class__(12, 4).double()), (("weight", "meta"), nn.Linear(12, 4, device="meta")),
+                         (("weight", "(0, 12)"), nn.Linear(12, 0)), (("no parameter",), nn.Linear(12, 4).requires_grad_(False))):
+        refused(words, lambda: alone(model, p(model)))
+    stepped = p(good, momentum=0.9)
+    F.cross_entropy(good(samples(8)[0]), samples(8)[1]).backward()
+    stepped.step()
+    other = nn.Linear(3, 3)
+    groups = [{"params": [good.weight], "lr": 0.2}, {"params": [good.bias]}]
+    decays = [{"params": [good.weight]}, {"params": [good.bias], "weight_decay": 0.2}]
+    for words, optimizer in ((("RMSprop", "step='torch'"), torch.optim.RMSprop(good.parameters())), (("state",), stepped),
+                             (("amsgrad=True",), torch.optim.Adam(good.parameters(), amsgrad=True)),
+                             (("dampening=0.5",), p(good, momentum=0.9, dampening=0.5)), (("maximize",), p(good, maximize=True)),
+                             (("0 and 1", "lr=0.2"), torch.optim.SGD(groups, lr=0.1)),
+                             (("0 and 1", "weight_decay"), torch.optim.SGD(decays, lr=0.1, weight_decay=0.1)),
+                             (("bias", "not in the optimizer"), torch.optim.SGD([good.weight], lr=0.1)),
+                             (("4 parameters", "model 2"), torch.optim.SGD([*good.parameters(), *other.parameters()], lr=0.1))):
+        refused(words, lambda: alone(good, optimizer))
+    for words, settings in ((("stratgy", "strategy"), {"stratgy": "ring"}), (("lr=0.5", "lr=0.1"), {"lr": 0.5}), (("step=",), {"step": "no"}),
+                            (("ps-async", "ring"), {"step": "torch", "strategy": "ps-async", "server": "tcp://127.0.0.1:1"}),
+                            (("generator", "map-style"), {"data": (i for i in range(9))})):
+        refused(words, lambda: alone(good, p(good), **settings))
+    half = copy.deepcopy(good)
+    with alone(half, p(half)) as rank:
+        refused(("batch_size", "16"), lambda: next(rank.batches(batch_size=8)))
+        refused(("shuffle",), lambda: next(rank.batches(shuffle=True)))
+        refused(("100", "160"), lambda: next(rank.batches(range(100))))
+        refused(("ahead",), lambda: next(rank.batches(num_workers=31)))
+        refused(("without a batch",), lambda: rank.step(1.0))
+        refused(("rank",), lambda: alone(good, p(good)))  # two in one process
+        batches = rank.batches()
+        x, y = next(batches)
+        refused(("before loss.backward()",), lambda: rank.step(1.0))
+        loss = F.cross_entropy(half(x), y)
+        loss.backward(retain_graph=True)
+        refused(("has left", "step='torch'"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
+        refused(("has left",), lambda: half.weight.grad.norm())
+        refused(("has left",), lambda: rank._optimizer.step())
+        refused(("twice",), loss.backward)
+        rank.stop()
+    with alone(half, p(half)) as rank:
+        refused(("has left", "clos"), lambda: None) if False else None
+        batches = rank.batches()
+        next(batches)
+        refused(("not finished", "rank.step(loss)"), lambda: next(batches))
+        rank.stop()
+    return good, half
+
+
+def calls():
+    check_optimizers()
+    check_parts()
+    check_unused()
+    check_refusals()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        {"equal": equal, "ddp": ddp, "calls": calls}[sys.argv[2]]()
