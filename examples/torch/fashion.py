@@ -1,10 +1,11 @@
-"""fashion.py - Fashion-MNIST as Debian's package dataset-fashion-mnist installs it; without it, pictures made of noise."""
+"""fashion.py - Fashion-MNIST from Debian's package dataset-fashion-mnist, or from $FASHION_MNIST; without it, noisy patterns."""
 import gzip
+import os
 import pathlib
 
 import torch
 
-FOLDER = pathlib.Path("/usr/share/datasets/fashion-mnist")
+FOLDER = pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
 
 
 def split(name, count):

@@ -160,6 +160,9 @@ class _Interrupts:
         self.ear.close()
 
 
+_last = lambda: None  # noqa: E731  the Rank of this process, if it is still there
+
+
 class Rank:
     """One rank of a run. Settings are those of `entrain worker`, as keywords: strategy="ssp:bound=3", batch_size=32, lr=0.1,
     server="tcp://127.0.0.1:5555", world_size=2, rank=0, out="folder" ..
@@ -180,7 +183,10 @@ class Rank:
 
     def __init__(self, tensors, train_samples, *, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
                  environment=True, model="program", data="data", data_sha256=None, computes=None, **settings):
-        entrain._library = entrain._library or entrain._load()
+        global _last
+        if getattr(_last(), "_handle", None) is not None and not _last()._has_left:
+            raise ValueError("this process has a Rank already, and can have one at a time: call its end() or close() first")
+        _last, entrain._library = weakref.ref(self), entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
         self._is_over = self._has_left = False
         self._waiting = set()  # tensors of this step whose gradients are not ready

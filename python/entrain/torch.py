@@ -141,7 +141,7 @@ class Rank(entrain.Rank):
         self._model, self._optimizer, self._data, self._is_own = model, optimizer, data, step == "torch"
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         read = {"lr": float(optimizer.param_groups[0]["lr"]), "momentum": 0} if self._is_own else _settings_of(optimizer, settings)
-        self._rates = None if self._is_own else _rates(optimizer)
+        self._rates = [] if self._is_own else _rates(optimizer)
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
                          evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
@@ -179,9 +179,10 @@ class Rank(entrain.Rank):
                                  "requires_grad_() before it")
         if any(p.requires_grad for p in self._frozen):
             raise ValueError("a parameter was frozen when Rank joined, and is not now: call requires_grad_() before it")
-        if self._rates is not None and self._rates != (now := _rates(self._optimizer)):
-            raise ValueError(f"the optimizer's rates changed from {self._rates} to {now}, but the library steps: give Rank lr_schedule=.., "
-                             f"{_ELSE}")
+        for i, (was, now) in enumerate(zip(self._rates, _rates(self._optimizer) if self._rates else ())):
+            if changed := [name for name in was if was[name] != now[name]]:
+                raise ValueError(f"{changed[0]} of the optimizer's group {i} has changed from {was[changed[0]]} to {now[changed[0]]}, but the "
+                                 f"library steps: omit that (Rank has lr_schedule=..), {_ELSE}")
 
     def accumulate(self, parts):
         """Batches come in so many parts, each with a backward and a step(): less memory, the same gradient."""
