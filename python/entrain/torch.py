@@ -44,6 +44,21 @@ def _trained(model, optimizer):
     return trained
 
 
+def _held(model):
+    """(name, its place) of all that is not trained: buffers and frozen parameters."""
+    for prefix, module in model.named_modules():
+        for tensors in module._buffers, module._parameters:
+            for key, t in tensors.items():
+                if t is not None and not t.requires_grad:
+                    yield f"{prefix}.{key}".lstrip("."), tensors, key
+
+
+def _array(t):
+    """Its memory, as the library reads and writes it."""
+    t.data = t.data.contiguous()
+    return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+
+
 def _rates(optimizer):
     names = _READ[type(optimizer)][1]
     return [{name: group[name] for name in names} for group in optimizer.param_groups]
@@ -137,13 +152,13 @@ class Rank(entrain.Rank):
         if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             raise ValueError(f"data is a {type(data).__name__} without len() and items, so no run can share it out: give a map-style "
                              "dataset")
-        self._hooks, self._frozen = [], [p for p in model.parameters() if not p.requires_grad]
-        self._model, self._optimizer, self._data, self._is_own = model, optimizer, data, step == "torch"
+        self._hooks, self._optimizer, self._data, self._is_own = [], model, optimizer, data, step == "torch"
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         read = {"lr": float(optimizer.param_groups[0]["lr"]), "momentum": 0} if self._is_own else _settings_of(optimizer, settings)
         self._rates = [] if self._is_own else _rates(optimizer)
+        self._held = [held for held in _held(model) if held[1][held[2]].numel() > 0]
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
-                         evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
+                         memories={name: _array(tensors[key]) for name, tensors, key in self._held}, evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
                          data_sha256=data_sha256 or _sha256(data),
                          computes=f"torch {torch.__version__}, cpu, {torch.get_num_threads()} threads", **read, **settings)
@@ -153,7 +168,8 @@ class Rank(entrain.Rank):
         for name, p in self._trained.items():
             p.data, p.grad = torch.from_numpy(self.weights[name]), None
             self._hooks.append(p.register_post_accumulate_grad_hook(functools.partial(self._leave, name)))
-        self._address = {name: p.data_ptr() for name, p in self._trained.items()}
+        self._held += [(name, self._trained, name) for name in self._trained]
+        self._was = [(tensors[key].data_ptr(), tensors[key].requires_grad) for _, tensors, key in self._held]
 
     def _judge_module(self, evaluate, arrays):
         modes, own = [(m, m.training) for m in self._model.modules()], [p.data for p in self._trained.values()]
@@ -173,12 +189,10 @@ class Rank(entrain.Rank):
 
     def _check_module(self):
         """Between steps, what Rank has read and lent must be as it was."""
-        for name, p in self._trained.items():
-            if p.data_ptr() != self._address[name] or not p.requires_grad:
-                raise ValueError(f"parameter {name} was moved or frozen after Rank had joined: call .to(), .half() and "
-                                 "requires_grad_() before it")
-        if any(p.requires_grad for p in self._frozen):
-            raise ValueError("a parameter was frozen when Rank joined, and is not now: call requires_grad_() before it")
+        for (name, tensors, key), was in zip(self._held, self._was):
+            if (tensors[key].data_ptr(), tensors[key].requires_grad) != was:
+                raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
+                                 "requires_grad_() before, and change buffers in place")
         for i, (was, now) in enumerate(zip(self._rates, _rates(self._optimizer) if self._rates else ())):
             if changed := [name for name in was if was[name] != now[name]]:
                 raise ValueError(f"{changed[0]} of the optimizer's group {i} has changed from {was[changed[0]]} to {now[changed[0]]}, but the "
