@@ -17,7 +17,7 @@ import threading
 
 import numpy as np
 
-__all__ = ["Rank", "RunError", "Simulation", "simulate"]
+__all__ = ["Rank", "RunError", "Simulation", "setting", "simulate"]
 
 
 _TYPES = {"i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64, "f32": ctypes.c_float,
@@ -73,7 +73,7 @@ def _load():
                       f" ({'; '.join(causes)})")
 
 
-_library, _said = None, threading.local()
+_library, _said, _rank = None, threading.local(), lambda: None  # the Rank of this process, if it is still there
 
 
 @_Log  # kept in the module: the library keeps its address
@@ -131,9 +131,8 @@ class Simulation:
         self.curve = curve
         self.weights = np.ctypeslib.as_array(result.weights, (count,)).copy()
         self.seconds = result.virtual_ns * 1e-9
-        self.staleness = np.zeros(0, np.uint64)
-        if result.nstaleness:
-            self.staleness = np.ctypeslib.as_array(result.staleness, (result.nstaleness,)).copy()
+        has_staleness = result.nstaleness > 0  # else a null pointer
+        self.staleness = np.ctypeslib.as_array(result.staleness, (result.nstaleness,)).copy() if has_staleness else np.zeros(0, np.uint64)
         self.rank_steps = np.ctypeslib.as_array(result.rank_steps, (result.nranks,)).copy()
         self.rank_samples = np.ctypeslib.as_array(result.rank_samples, (result.nranks,)).copy()
         self.equal_ranks = bool(result.has_equal_ranks)
@@ -222,4 +221,4 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
         _library.en_sim_close(sim)
 
 
-from entrain.rank import Rank, RunError  # noqa: E402  which uses the above
+from entrain.rank import Rank, RunError, setting  # noqa: E402  which uses the above

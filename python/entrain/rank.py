@@ -31,7 +31,7 @@ _Memory = _struct("u32 size flags dtype reserved; text name; dims shape; at data
 _Score = _struct("u32 size reserved; f64 loss accuracy")
 _Evaluate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
 _Options = _struct("u32 abi size flags ntensors; at tensors; u64 train_samples; text model data data_sha256 computes plugins; call evaluate; "
-                   "at log user; u32 nmemories reserved; at memories",
+                   "at log user; u32 nmemories reserved; at memories; text program",
                    tensors=ctypes.POINTER(_Tensor), evaluate=_Evaluate, memories=ctypes.POINTER(_Memory))
 _Facts = _struct("u32 size; i32 rank nranks local_rank nlocal is_claiming; u64 seed batch global_batch samples steps first_step; f64 lr; "
                  "text strategy strategy_options out")
@@ -63,6 +63,17 @@ def _prototypes(library):
         call = getattr(library, "en_rank_" + name)
         call.restype, call.argtypes = result, arguments
     return library
+
+
+def setting(name, default=None):
+    """VALUE of `entrain run --set.NAME=VALUE .. -- python3 train.py`, or of an arm of `entrain compare`, as default's type; else
+    default. Call it before Rank(), since the tensors may depend on it."""
+    entrain._library = entrain._library or entrain._load()
+    text = ctypes.create_string_buffer(4096)
+    if entrain._library.en_rank_setting(name.encode(), text, ctypes.c_size_t(len(text))) < 0:
+        return default
+    text = text.value.decode()
+    return text if default is None else text == "on" if isinstance(default, bool) else type(default)(text)
 
 
 class RunError(RuntimeError):
@@ -154,9 +165,6 @@ class _Interrupts:
         self.ear.close()
 
 
-_last = lambda: None  # noqa: E731  the Rank of this process, if it is still there
-
-
 class Rank:
     """One rank of a run. Settings are those of `entrain worker`, as keywords: strategy="ssp:bound=3", batch_size=32, lr=0.1,
     server="tcp://127.0.0.1:5555", world_size=2, rank=0, out="folder" ..
@@ -182,10 +190,9 @@ class Rank:
     def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, rates={}, evaluate=None, has_accuracy=False,
                  reads_weights=False, steps_itself=False, environment=True, model="program", data="data", data_sha256=None,
                  computes=None, **settings):
-        global _last
-        _need(getattr(_last(), "_handle", None) is None or _last()._has_left, "this process has a Rank already, and can have one "
-                      "at a time: call its end() or close() first")
-        _last, entrain._library = weakref.ref(self), entrain._library or entrain._load()
+        _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
+              "this process has a Rank already, and can have one at a time: call its end() or close() first")
+        entrain._rank, entrain._library = weakref.ref(self), entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
         self._is_over = self._has_left = False
         self._waiting = set()  # tensors of this step whose gradients are not ready
@@ -194,7 +201,7 @@ class Rank:
         declared = (_Tensor * len(initial))()
         for tensor, (name, value) in zip(declared, initial.items()):
             _need(value.ndim <= 8 and value.size > 0,
-                          f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
+                  f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
             tensor.size, tensor.name, tensor.initial = ctypes.sizeof(_Tensor), name.encode(), value.ctypes.data_as(_floats)
             tensor.shape[:value.ndim] = value.shape
             if name in rates:
@@ -202,13 +209,13 @@ class Rank:
         self._shapes = [value.shape for value in initial.values()]
         self._evaluate = _Evaluate(self._judge(evaluate, has_accuracy)) if evaluate else _Evaluate()
         kept = _declare(memories, own_memories)
-        plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
+        plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
             flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself))),
             model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
-            evaluate=self._evaluate, nmemories=len(kept), memories=kept)
+            evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None)
         texts = [text.encode() for text in entrain._texts(settings)]
         pointer = ctypes.c_void_p()
         if not self._check(self._library.en_rank_open(ctypes.byref(options), (ctypes.c_char_p * len(texts))(*texts),
@@ -253,8 +260,7 @@ class Rank:
         raised, self._raised = self._raised, None
         if raised:
             raise raised
-        if status == _ESTOP:
-            self._is_over = True
+        self._is_over |= status == _ESTOP
         if status in (_OK, _ESTOP):
             return status == _OK
         text = ctypes.create_string_buffer(2048)
@@ -313,8 +319,7 @@ class Rank:
         self._library.en_rank_stop(self._open(), why.encode())
 
     def close(self):
-        """Without an end() before, this is a death for the other ranks. `weights` are copies from now on; arrays that are still in
-        use stay valid."""
+        """Without an end() before, this is a death for the other ranks. `weights` are copies then; arrays in use stay valid."""
         if self._handle is None:
             return
         self._interrupts.end()

@@ -90,9 +90,8 @@ def _sha256(dataset):
     tensors = dataset.tensors if isinstance(dataset, torch.utils.data.TensorDataset) else ()
     if not tensors or sum(t.nbytes for t in tensors) > 1 << 30:
         return None
-    sha = hashlib.sha256()
+    sha = hashlib.sha256(str([(t.dtype, t.shape) for t in tensors]).encode())
     for t in tensors:
-        sha.update(f"{t.dtype} {tuple(t.shape)}".encode())
         sha.update(t.cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return sha.hexdigest()
 
@@ -157,8 +156,8 @@ class Rank(entrain.Rank):
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
                          data_sha256=data_sha256 or _sha256(data),
                          computes=f"torch {torch.__version__}, cpu, {torch.get_num_threads()} threads", **read, **settings)
-        _need(not self._is_own or self.about["lr"] == read["lr"], f"the run has lr={self.about['lr']}, but PyTorch steps with {read['lr']}: "
-              "omit lr from the command, or step='torch'")
+        for group in optimizer.param_groups if self._is_own else ():  # a launcher's lr wins
+            group["lr"] *= self.about["lr"] / (read["lr"] or 1)
         self._has_accuracy, self._nparts, self._part, self._nfinished = has_accuracy, 1, None, 0
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
         self._gone = {name: gradient.as_subclass(_Gone) for name, gradient in self._gradient.items()}
@@ -204,8 +203,7 @@ class Rank(entrain.Rank):
         self._nparts = parts
 
     def batches(self, dataset=None, **loader):
-        """The batches of this rank until the run ends, by a DataLoader with these arguments: each is a step, to be finished by
-        step(). dataset: `data` with another view of its samples."""
+        """The batches of this rank until the run ends, by a DataLoader with these arguments; each wants a step()."""
         dataset, batch, ahead = self._data if dataset is None else dataset, self.about["batch"], collections.deque()
         _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data {len(self._data)}: give "
               "the same samples")
