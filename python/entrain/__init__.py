@@ -19,7 +19,6 @@ import numpy as np
 
 __all__ = ["Rank", "RunError", "Simulation", "setting", "simulate"]
 
-
 _TYPES = {"i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64, "f32": ctypes.c_float,
           "f64": ctypes.c_double, "text": ctypes.c_char_p, "at": ctypes.c_void_p}
 _TYPES.update({f"*{name}": ctypes.POINTER(type) for name, type in _TYPES.items()})
@@ -39,19 +38,18 @@ def _struct(fields, **others):
 _Grad = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, _TYPES["*f32"], _TYPES["*f32"])
 _Eval = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, _TYPES["*f32"])
 _Log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-_Problem = _struct("u32 abi size; u64 count; *f32 init; u64 samples; *u64 tensors; u32 ntensors; call grad eval; u64 eval_every; at user",
-                   grad=_Grad, eval=_Eval)
+_Problem = _struct("u32 abi size; u64 count; *f32 init; u64 samples; *u64 tensors; u32 ntensors; call grad eval; u64 eval_every; "
+                   "at user", grad=_Grad, eval=_Eval)
 _Options = _struct("u32 size; text plugins; call log; at log_user", log=_Log)
-_Result = _struct("u32 size; i32 nranks; *f32 weights; hash weights_sha256 log_sha256; i64 virtual_ns; u64 events updates samples pushes "
-                  "holds applied dropped sent received; *u64 rank_steps rank_samples staleness; u64 nstaleness; f64 staleness_mean "
-                  "theory_staleness theory_sent theory_received; i32 has_equal_ranks",
+_Result = _struct("u32 size; i32 nranks; *f32 weights; hash weights_sha256 log_sha256; i64 virtual_ns; u64 events updates samples "
+                  "pushes holds applied dropped sent received; *u64 rank_steps rank_samples staleness; u64 nstaleness; f64 "
+                  "staleness_mean theory_staleness theory_sent theory_received; i32 has_equal_ranks",
                   weights_sha256=ctypes.c_char * 65, log_sha256=ctypes.c_char * 65)
 
 
 def _places():
     parents = list(pathlib.Path(__file__).resolve().parents)
-    for top in parents[2:3]:  # a checkout
-        yield top / "build" / "libentrain.so"
+    yield from [top / "build" / "libentrain.so" for top in parents[2:3]]  # a checkout
     for prefix in parents[4:6]:  # share/doc/entrain/python/entrain of `make install`, or a site-packages
         yield from [*prefix.glob("lib*/libentrain.so.0"), *prefix.glob("lib/*/libentrain.so.0")]
     yield ctypes.util.find_library("entrain")
@@ -91,8 +89,7 @@ class _Signals:
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():  # where Python calls them
-            self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-            self.handlers = {number: handler for number, handler in self.handlers.items() if callable(handler)}
+            self.handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}
             for number in self.handlers:
                 signal.signal(number, self.handle)
         return self
@@ -131,8 +128,8 @@ class Simulation:
         self.curve = curve
         self.weights = np.ctypeslib.as_array(result.weights, (count,)).copy()
         self.seconds = result.virtual_ns * 1e-9
-        has_staleness = result.nstaleness > 0  # else a null pointer
-        self.staleness = np.ctypeslib.as_array(result.staleness, (result.nstaleness,)).copy() if has_staleness else np.zeros(0, np.uint64)
+        n = result.nstaleness  # 0: a null pointer
+        self.staleness = np.ctypeslib.as_array(result.staleness, (n,)).copy() if n > 0 else np.zeros(0, np.uint64)
         self.rank_steps = np.ctypeslib.as_array(result.rank_steps, (result.nranks,)).copy()
         self.rank_samples = np.ctypeslib.as_array(result.rank_samples, (result.nranks,)).copy()
         self.equal_ranks = bool(result.has_equal_ranks)

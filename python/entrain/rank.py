@@ -25,16 +25,16 @@ _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
 _MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
 
-_Rates = _struct("f32 lr_factor weight_decay")
-_Tensor = _struct("u32 size reserved; text name; dims shape; *f32 initial; at rates", shape=ctypes.c_uint64 * 8, rates=ctypes.POINTER(_Rates))
-_Memory = _struct("u32 size flags dtype reserved; text name; dims shape; at data", shape=ctypes.c_uint64 * 8)
+_Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
+_Tensor = _struct("u32 size reserved; text name; dims shape; *f32 initial; at rates", shape=_dims, rates=ctypes.POINTER(_Rates))
+_Memory = _struct("u32 size flags dtype reserved; text name; dims shape; at data", shape=_dims)
 _Score = _struct("u32 size reserved; f64 loss accuracy")
 _Evaluate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
-_Options = _struct("u32 abi size flags ntensors; at tensors; u64 train_samples; text model data data_sha256 computes plugins; call evaluate; "
-                   "at log user; u32 nmemories reserved; at memories; text program",
+_Options = _struct("u32 abi size flags ntensors; at tensors; u64 train_samples; text model data data_sha256 computes plugins; "
+                   "call evaluate; at log user; u32 nmemories reserved; at memories; text program",
                    tensors=ctypes.POINTER(_Tensor), evaluate=_Evaluate, memories=ctypes.POINTER(_Memory))
-_Facts = _struct("u32 size; i32 rank nranks local_rank nlocal is_claiming; u64 seed batch global_batch samples steps first_step; f64 lr; "
-                 "text strategy strategy_options out")
+_Facts = _struct("u32 size; i32 rank nranks local_rank nlocal is_claiming; u64 seed batch global_batch samples steps first_step; "
+                 "f64 lr; text strategy strategy_options out")
 _Batch = _struct("u64 number epoch count; *u32 samples")
 
 
@@ -54,12 +54,12 @@ def _declare(memories, own):
 
 
 def _prototypes(library):
-    rank, number, text = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
+    rank, number, text, status = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_int
     for name, result, *arguments in (
             ("about", ctypes.POINTER(_Facts), rank), ("weights", rank, rank, number), ("gradient", rank, rank, number),
-            ("next", ctypes.c_int, rank, ctypes.POINTER(_Batch)), ("begin", ctypes.c_int, rank, ctypes.c_uint64),
-            ("ready", ctypes.c_int, rank, number), ("finish", ctypes.c_int, rank, ctypes.POINTER(_Score)), ("end", ctypes.c_int, rank),
-            ("stop", None, rank, text), ("abort", None, rank, text), ("close", None, rank), ("why", None, text, ctypes.c_size_t)):
+            ("next", status, rank, ctypes.POINTER(_Batch)), ("begin", status, rank, ctypes.c_uint64),
+            ("ready", status, rank, number), ("finish", status, rank, ctypes.POINTER(_Score)), ("end", status, rank),
+            ("close", None, rank), ("stop", None, rank, text), ("abort", None, rank, text), ("why", None, text, ctypes.c_size_t)):
         call = getattr(library, "en_rank_" + name)
         call.restype, call.argtypes = result, arguments
     return library
@@ -238,8 +238,7 @@ class Rank:
             try:
                 seen = {name: np.ctypeslib.as_array(weights[i], shape or (1,)).reshape(shape).copy()
                         for (name, i), shape in zip(self._names.items(), self._shapes)}
-                found = evaluate(seen)
-                score[0].loss, score[0].accuracy = found if has_accuracy else (found, 0)
+                score[0].loss, score[0].accuracy = evaluate(seen) if has_accuracy else (evaluate(seen), 0)
                 return _OK
             except BaseException as error:  # raised again by the call that asked
                 self._raised = error

@@ -6,8 +6,6 @@
         loss.backward()                          # gradients leave meanwhile
         rank.step(loss)                          # now the model has the weights of the next step
     rank.end()
-
-    run = entrain.torch.simulate(model, loss, dataset, workers=64, strategy="ps-async", batch_size=64, steps=100, lr=0.05)
 """
 import collections
 import functools
@@ -24,6 +22,7 @@ _ADAM = ("lr", "betas", "eps", "weight_decay")
 _READ = {torch.optim.SGD: ("sgd", ("lr", "momentum", "nesterov", "weight_decay")),
          torch.optim.Adam: ("adam", _ADAM), torch.optim.AdamW: ("adamw", _ADAM)}
 _ELSE = "or let PyTorch step: step='torch', with the strategies ring and solo"
+_Part = collections.namedtuple("_Part", "number index count size total")  # of a batch
 
 
 def _trained(model, optimizer):
@@ -38,7 +37,7 @@ def _trained(model, optimizer):
     given = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     for name, p in trained.items():
         _need(p in given, f"parameter {name} is not in the optimizer: add it, or freeze it by requires_grad_(False)")
-    _need(len(given) == len(trained), f"the optimizer has {len(given)} parameters and the model {len(trained)}: give it the model's alone")
+    _need(len(given) == len(trained), f"the optimizer has {len(given)} parameters, the model {len(trained)}: give it the model's")
     return trained
 
 
@@ -48,8 +47,7 @@ def _places(model):
             for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
 
 
-def _array(t):
-    """Its memory, as the library reads and writes it."""
+def _memory_of(t):
     t.data = t.data.contiguous()
     return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
 
@@ -60,24 +58,22 @@ def _rates(optimizer):
 
 
 def _settings_of(optimizer):
-    """Those by which the library steps as this optimizer does, and (factor of lr, weight_decay) of parameters that have their own."""
+    """Those by which the library steps alike, and (factor of lr, weight_decay) of parameters that have their own."""
     kind, groups = type(optimizer), optimizer.param_groups
     _need(kind in _READ, f"{kind.__name__} is not among the optimizers that the library steps: give SGD, Adam or AdamW, {_ELSE}")
-    _need(not optimizer.state, f"this {kind.__name__} has a state from earlier steps, which the run would lack: create a new one, {_ELSE}")
+    _need(not optimizer.state, f"this {kind.__name__} has a state of earlier steps, which a run lacks: create a new one, {_ELSE}")
     only = {"dampening": 0, "amsgrad": False, "maximize": False, "decoupled_weight_decay": kind is torch.optim.AdamW}
     for (name, value), group in itertools.product(only.items(), groups):
         _need(group.get(name, value) == value, f"the library's {kind.__name__} has no {name}={group.get(name)}: omit it, {_ELSE}")
     rates = _rates(optimizer)
     for i, name in itertools.product(range(len(rates)), rates[0]):
-        _need(rates[i][name] == rates[0][name] or name in ("lr", "weight_decay"), f"parameter groups 0 and {i} have {name}={rates[0][name]} "
-              f"and {rates[i][name]}, but only lr and weight_decay may differ: make them alike, {_ELSE}")
+        _need(rates[i][name] == rates[0][name] or name in ("lr", "weight_decay"), f"parameter groups 0 and {i} have "
+              f"{name}={rates[0][name]} and {rates[i][name]}, but only lr and weight_decay may differ: make them alike, {_ELSE}")
     lr = max(rate["lr"] for rate in rates)
     found = dict(rates[0], lr=lr, optimizer=_READ[kind][0])
-    if "betas" in found:
-        found["beta1"], found["beta2"] = found.pop("betas")
+    found.update(zip(("beta1", "beta2"), found.pop("betas", ())))
     own = {p: (rate["lr"] / (lr or 1), rate["weight_decay"]) for rate, group in zip(rates, groups) for p in group["params"]}
-    common = (1, found["weight_decay"])
-    return found, {p: pair for p, pair in own.items() if pair != common and lr > 0}
+    return found, {p: pair for p, pair in own.items() if pair != (1, found["weight_decay"]) and lr > 0}
 
 
 def _as_dataset(data):
@@ -121,9 +117,6 @@ class _Gone(torch.Tensor):
                          f"{_ELSE}, where optimizer.register_step_pre_hook may clip the mean gradient")
 
 
-_Part = collections.namedtuple("_Part", "number index count size total")  # of a batch
-
-
 class Rank(entrain.Rank):
     """One rank of a run that trains a module. Settings are those of `entrain worker`, as for entrain.Rank.
 
@@ -133,24 +126,23 @@ class Rank(entrain.Rank):
     evaluate       called with the model, in evaluation mode, on rank 0; returns the loss, or with has_accuracy=True
                    (loss, accuracy): step(loss, accuracy) then wants a batch's, too
 
-    Until end() the parameters lie in the run's memory. `unused` counts by name the steps in which a parameter had no gradient,
-    which is a zero then.
+    Until end() the parameters lie in the run's memory. `unused` counts by name the steps without a gradient, which is zero then.
     """
 
     def __init__(self, model, optimizer, *, data, evaluate=None, has_accuracy=False, step="native", data_sha256=None, **settings):
         _need(step in ("native", "torch"), f"step={step!r}: give 'native' (the library steps) or 'torch'")
         data = _as_dataset(data)
-        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__} without len() and items, so no "
-              "run can share it out: give a map-style dataset")
+        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__} without len() and "
+              "items, so no run can share it out: give a map-style dataset")
         self._model, self._optimizer, self._data, self._is_own, self._hooks = model, optimizer, data, step == "torch", []
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if self._is_own else _settings_of(optimizer)
         read = {name: value if isinstance(value, (str, bool)) else float(value) for name, value in read.items()}
         for name in read.keys() & settings.keys():
-            raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or use entrain run --{name}=..")
+            raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or give it to entrain run")
         self._rates, self._places = [] if self._is_own else _rates(optimizer), _places(model)
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
-                         memories={name: _array(of[key]) for name, of, key in self._places if not of[key].requires_grad},
+                         memories={name: _memory_of(of[key]) for name, of, key in self._places if not of[key].requires_grad},
                          rates={name: own[p] for name, p in self._trained.items() if p in own},
                          evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
@@ -159,6 +151,7 @@ class Rank(entrain.Rank):
         for group in optimizer.param_groups if self._is_own else ():  # a launcher's lr wins
             group["lr"] *= self.about["lr"] / (read["lr"] or 1)
         self._has_accuracy, self._nparts, self._part, self._nfinished = has_accuracy, 1, None, 0
+        self._accumulate = max(1, self.about["global_batch"] // (self.about["batch"] * self.about["nranks"]))  # the setting
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
         self._gone = {name: gradient.as_subclass(_Gone) for name, gradient in self._gradient.items()}
         for name, p in self._trained.items():
@@ -186,17 +179,6 @@ class Rank(entrain.Rank):
         for p in self._trained.values():
             p.grad = None
 
-    def _check_module(self):
-        """Between steps, what Rank has read and lent must be as it was."""
-        for (name, of, key), was in zip(self._places, self._was):
-            if (of[key].data_ptr(), of[key].requires_grad) != was:
-                raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
-                                 "requires_grad_() before, and change buffers in place")
-        for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
-            for name in [name for name in was if was[name] != now[name]]:
-                raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: omit that "
-                                 f"(Rank has lr_schedule=..), {_ELSE}")
-
     def accumulate(self, parts):
         """Batches come in so many parts, each with a backward and a step(): less memory, the same gradient."""
         _need(self._part is None and parts >= 1, f"accumulate({parts}): give 1 or more parts, before batches()")
@@ -204,19 +186,19 @@ class Rank(entrain.Rank):
 
     def batches(self, dataset=None, **loader):
         """The batches of this rank until the run ends, by a DataLoader with these arguments; each wants a step()."""
-        dataset, batch, ahead = self._data if dataset is None else dataset, self.about["batch"], collections.deque()
-        _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data {len(self._data)}: give "
-              "the same samples")
-        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than the run, whose is {batch}: give it to Rank "
-              "alone")
+        dataset, ahead = self._data if dataset is None else dataset, collections.deque()
+        batch, seed = self.about["batch"], self.about["seed"]
+        _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data "
+              f"{len(self._data)}: give the same samples")
+        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than the run, whose is {batch}: "
+              "give it to Rank alone")
         for name in {"sampler", "batch_sampler", "shuffle", "drop_last"} & loader.keys():
             raise ValueError(f"batches({name}=..): the run chooses the samples: omit it (Rank has shuffle and drop_last)")
         workers = loader.get("num_workers", 0)
         if workers > 0 and loader.get("prefetch_factor") is None:
             loader["prefetch_factor"] = 1 if self.about["is_claiming"] else 2
-        _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x {loader.get('prefetch_factor')} batches "
-              "ahead, and a rank takes 60: give fewer num_workers, or a smaller prefetch_factor")
-        seed = self.about["seed"]
+        _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x "
+              f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
 
         def chosen():
             while (batch := self._next()) is not None:
@@ -237,8 +219,15 @@ class Rank(entrain.Rank):
             if self._part is not None:
                 raise ValueError("the last batch was not finished: call rank.step(loss) after loss.backward()")
 
-    def _begin_part(self, part):
-        self._check_module()
+    def _begin_part(self, part):  # if all that Rank has read and lent is as it was
+        for (name, of, key), was in zip(self._places, self._was):
+            if (of[key].data_ptr(), of[key].requires_grad) != was:
+                raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
+                                 "requires_grad_() before, and change buffers in place")
+        for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
+            for name in [name for name in was if was[name] != now[name]]:
+                raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
+                                 f"omit that (Rank has lr_schedule=..), {_ELSE}")
         if part.index == 0:
             self._touched, self._sums = set(), np.zeros(2)
             if not self._begin(part.total):
@@ -251,8 +240,8 @@ class Rank(entrain.Rank):
         """The gradient of a parameter is complete: it leaves while backward goes on."""
         part, gradient = self._part, self._gradient[name]
         if part is None or name in self._here:
-            raise ValueError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once for each "
-                             "that batches() gives")
+            raise ValueError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
+                             "for each that batches() gives")
         if p.grad.layout != torch.strided:
             raise ValueError(f"the gradient of {name} is {p.grad.layout}: give its module sparse=False")
         if name in self._touched:
@@ -270,7 +259,7 @@ class Rank(entrain.Rank):
         part = self._part
         _need(part is not None, "step() without a batch: call it once for each that batches() gives")
         _need(self._here, "step() before loss.backward(): no gradient has come")
-        _need(accuracy is not None or not self._has_accuracy, "has_accuracy=True wants step(loss, accuracy), which lacks the accuracy")
+        _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
         self._part = None
         if part.index + 1 < part.count:
@@ -283,7 +272,7 @@ class Rank(entrain.Rank):
     def _finish(self, *score):
         super()._finish(*score)
         self._nfinished += 1
-        if self._is_own and self._nfinished % max(1, self.about["global_batch"] // (self.about["batch"] * self.about["nranks"])) == 0:
+        if self._is_own and self._nfinished % self._accumulate == 0:
             for name, p in self._trained.items():
                 p.grad = self._gradient[name]
             self._optimizer.step()
@@ -311,8 +300,7 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
     dataset                 a pair of tensors (inputs, targets), or anything with len() whose items are such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
 
-    Micro-batch m has samples m * batch_size .. of an order that is drawn anew for each epoch from (seed, epoch); a last batch
-    that is not full is left out. Parameters that need no gradient, and buffers, stay as they are on every worker.
+    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters and buffers stay.
     """
     parameters, dataset, orders = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset), {}
     _need(parameters, "the model has no parameter that needs a gradient")
