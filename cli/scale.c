@@ -252,12 +252,10 @@ static en_status scale(scaling *s)
     if (is_any_crowded)
         printf("\n* more workers than the %d core%s: no speed-up is possible\n", s->cores,
                s->cores == 1 ? "" : "s");
-    s->is_doubtful = eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
-    if (!s->is_doubtful && s->repeats < 2) {
-        s->is_doubtful = true;
+    s->is_doubtful = s->repeats < 2 || eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
+    if (s->repeats < 2) /* not even a quiet machine would help */
         snprintf(doubt, sizeof doubt,
                  "No conclusion is drawn: with one run per row the spread is unknown; give --repeats=3.");
-    }
     if (s->is_doubtful) printf("\n%s\n", doubt);
     if (s->context->config->out == NULL) return EN_OK;
     EN_TRY(write_csv(s));

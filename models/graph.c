@@ -72,6 +72,7 @@ static en_model_tensor *tensor_add(en_schema *schema, const char *node, const ch
     en_model_tensor *tensor = &schema->tensors[schema->ntensors++];
     eni_text_add(tensor->name, sizeof tensor->name, "%s%s", node, suffix);
     tensor->kind = EN_TENSOR_WEIGHT;
+    tensor->dtype = EN_F32;
     tensor->ndim = 1;
     tensor->shape[0] = (int64_t)count;
     tensor->offset = schema->count;
@@ -81,17 +82,17 @@ static en_model_tensor *tensor_add(en_schema *schema, const char *node, const ch
     return tensor;
 }
 
-static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count, int is_int64,
-                       uint32_t init)
+static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count,
+                       uint32_t dtype, uint32_t init)
 {
     en_model_tensor *buffer = &schema->buffers[schema->nbuffers++];
     eni_text_add(buffer->name, sizeof buffer->name, "%s%s", node, suffix);
     buffer->kind = EN_TENSOR_BUFFER;
-    buffer->ndim = is_int64 ? 0 : 1;
-    buffer->shape[0] = is_int64 ? 0 : (int64_t)count;
+    buffer->ndim = dtype == EN_I64 ? 0 : 1;
+    buffer->shape[0] = dtype == EN_I64 ? 0 : (int64_t)count;
     buffer->offset = schema->nstate;
     buffer->count = count;
-    buffer->is_int64 = (uint32_t)is_int64;
+    buffer->dtype = dtype;
     buffer->init = init;
     schema->nstate += eni_round_up(count, ENI_LINE_FLOATS);
 }
@@ -100,9 +101,9 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
 static void add_statistics(en_schema *schema, const en_node *node)
 {
     const uint64_t channels = (uint64_t)node->op.channels;
-    buffer_add(schema, node->name, ".running_mean", channels, 0, EN_INIT_ZERO);
-    buffer_add(schema, node->name, ".running_var", channels, 0, EN_INIT_ONE);
-    buffer_add(schema, node->name, ".num_batches_tracked", 1, 1, EN_INIT_ZERO);
+    buffer_add(schema, node->name, ".running_mean", channels, EN_F32, EN_INIT_ZERO);
+    buffer_add(schema, node->name, ".running_var", channels, EN_F32, EN_INIT_ONE);
+    buffer_add(schema, node->name, ".num_batches_tracked", 1, EN_I64, EN_INIT_ZERO);
 }
 
 static void add_tensors(en_schema *schema, en_node *node)
