@@ -39,9 +39,12 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
     snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 
-static bool takes_new(const eni_key *key)
+/* Whether `value` stands for a number: "N|new" (ENI_RANK_NEW), "REAL|auto" (0). */
+static bool is_word(const eni_key *key, const char *value)
 {
-    return key->words != NULL && strcmp(key->words, "N|new") == 0;
+    const char *bar = key->words == NULL ? NULL : strchr(key->words, '|');
+    return (key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL) && bar != NULL &&
+           strcmp(value, bar + 1) == 0;
 }
 
 static en_status set_number(const eni_key *key, const char *value, const char *place, void *out)
@@ -68,8 +71,11 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
     snprintf(remedy, sizeof remedy, "%s %s%s", kinds[key->type].what, range,
              key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs" : "");
     if (*value == '\0') return refuse(place, value, "is empty", remedy);
-    if (key->type == ENI_KEY_INT && takes_new(key) && strcmp(value, "new") == 0) {
-        *(int64_t *)out = ENI_RANK_NEW;
+    if (is_word(key, value)) {
+        if (key->type == ENI_KEY_INT)
+            *(int64_t *)out = ENI_RANK_NEW;
+        else
+            *(double *)out = 0;
         return EN_OK;
     }
     const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
@@ -249,10 +255,13 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     switch (key->type) {
     case ENI_KEY_BOOL: return *(const bool *)from ? "on" : "off";
     case ENI_KEY_INT:
-        if (takes_new(key) && *(const int64_t *)from == ENI_RANK_NEW) return "new";
+        if (is_word(key, "new") && *(const int64_t *)from == ENI_RANK_NEW) return "new";
         snprintf(room, 64, "%" PRId64, *(const int64_t *)from);
         return room;
-    case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;
+    case ENI_KEY_REAL:
+        if (is_word(key, "auto") && *(const double *)from == 0) return "auto";
+        eni_format_real(*(const double *)from, room, 64);
+        return room;
     case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
     case ENI_KEY_AMOUNT: eni_format_amount(*(const int64_t *)from, room, 64); return room;
     case ENI_KEY_TIME: eni_format_duration(*(const int64_t *)from, room, 64); return room;
