@@ -135,7 +135,7 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *c)
                              .eps = c->eps};
     if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
     double scale = 1, world = (double)job->plan.world;
-    if (job->strategy->flags & EN_SYNCHRONOUS)
+    if (eni_options_are_synchronous(job->strategy, job->options))
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
                                               ENI_LR_LINEAR};

@@ -20,6 +20,7 @@
 #include "config/env.h"
 #include "config/folders.h"
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -43,6 +44,7 @@ struct en_rank {
     en_rank_options given; /* flags and callbacks; the texts are: */
     char model[128], data[128], computes[128];
     char *argv[1];      /* of the result */
+    json_t *about;      /* of the result: which program this is */
     en_network network; /* of the schema: only a name */
     en_rank_facts facts;
     const float **views; /* (ntensors), for `evaluate` */
@@ -178,10 +180,21 @@ static en_status evaluate(void *user, eni_judged on, const float *flat, const fl
     return EN_OK;
 }
 
+/* Also on the thread that ends a run early. */
+static void report_run(void *user, const json_t *reports, json_t *result)
+{
+    const en_rank *self = user;
+    (void)reports;
+    json_object_set(result, "program", self->about);
+}
+
 static const eni_trainer_ops ops = {.state = read_memories,
                                     .set_state = begin_memories,
-                                    .evaluate = evaluate},
-                             ops_unjudged = {.state = read_memories, .set_state = begin_memories};
+                                    .evaluate = evaluate,
+                                    .report_run = report_run},
+                             ops_unjudged = {.state = read_memories,
+                                             .set_state = begin_memories,
+                                             .report_run = report_run};
 
 /* ---- options ---- */
 
@@ -236,6 +249,23 @@ static en_status take_setting(eni_config *config, const char *text, size_t bytes
     snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
     if (length >= (int)sizeof value) return eni_fail(EN_EINVAL, "rank", "the value of %s is too long", key);
     return eni_config_set(config, key, n < bytes ? value : NULL, key);
+}
+
+int en_rank_setting(const char *name, char *text_out, size_t bytes)
+{
+    const size_t length = strlen(name);
+    const char *line = eni_env(ENI_ENV_SETTINGS);
+    for (; line != NULL; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, "set=", 4) == 0 && strncmp(line + 4, name, length) == 0 &&
+            line[4 + length] == '=') {
+            const char *value = line + 4 + length + 1;
+            const int n = (int)strcspn(value, "\n");
+            snprintf(text_out, bytes, "%.*s", n, value);
+            return n;
+        }
+    }
+    return -1;
 }
 
 /* The launcher's settings win over the program's own. Its descriptors are not for the program's children. */
@@ -417,6 +447,10 @@ static void describe(en_rank *self)
                            .computes = "program",
                            .machine = self->computes,
                            .threads = 1};
+    self->about = eni_program_facts(self->given.program, &self->config.set);
+    eni_json_set_text(self->about, "computes", self->computes);
+    eni_json_set_text(self->about, "step", t->steps_itself ? "the program's own" : "native");
+    eni_json_set_text(self->about, "weights", t->writes_arena ? "private" : "shared");
 }
 
 static en_status prepare(en_rank *self, const en_rank_options *o)
@@ -529,6 +563,7 @@ static void free_all(en_rank *self)
     eni_free(self->views);
     eni_free(self->memories);
     eni_free(self->kept);
+    json_decref(self->about);
     freelocale(self->plain);
     eni_free(self);
 }

@@ -2,7 +2,6 @@
  * comes. */
 #include "models/graph.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,11 +150,10 @@ static bool inputs_fit(graph *g, const char *what, const en_op *op, en_at x, en_
     const en_schema *schema = g->schema;
     const en_at n = (en_at)schema->nnodes;
     if (x < 0 || x >= n || x2 < -1 || x2 >= n)
-        return refuse(
-            g,
-            "%s reads node %d; existing nodes are 0 (the batch) to %d: pass a value that a call of this "
-            "graph returned",
-            what, x < 0 || x >= n ? x : x2, n - 1);
+        return refuse(g,
+                      "%s reads node %d; existing nodes are 0 (the batch) to %d: pass a value that a call of "
+                      "this graph returned",
+                      what, x < 0 || x >= n ? x : x2, n - 1);
     if (has_two_inputs(op) != (x2 >= 0))
         return refuse(g, "%s has %d inputs; expected %d", what, x2 >= 0 ? 2 : 1, has_two_inputs(op) ? 2 : 1);
     if (schema->nnodes > 1 && eni_op_is_loss(schema->nodes[n - 1].op.kind))

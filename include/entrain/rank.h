@@ -148,6 +148,9 @@ typedef struct en_rank_options {
 
     uint32_t nmemories, reserved;
     const en_rank_memory *memories;
+
+    /* The file whose contents make the program what it is, for records: a script. NULL: the executable of this process. */
+    const char *program;
 } en_rank_options;
 
 /* The run, as settings and the meeting have made it. Texts are the library's, until en_rank_close. */
@@ -175,6 +178,11 @@ typedef struct en_rank_batch {
 } en_rank_batch;
 
 typedef struct en_rank en_rank;
+
+/* A setting of the program's own, which `entrain run --set.NAME=VALUE .. -- PROGRAM`, or an arm of `entrain compare`, gives:
+ * copies VALUE, truncated to `bytes`, and returns its length; -1: it is not given. Reads the environment, at any time: the
+ * tensors may depend on it. */
+EN_RANK_API int en_rank_setting(const char *name, char *text_out, size_t bytes);
 
 /* Joins the run: blocks until all ranks are there, join-timeout (60 s) at most, and have rank 0's weights and memories, or those
  * of the checkpoint that `resume` names.

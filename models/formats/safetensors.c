@@ -152,15 +152,14 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
     if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
         if (is_pickle(bytes, size))
             eni_error("safetensors",
-                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses "
-                      "it: save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
+                      "save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
                       name);
         else
-            eni_error(
-                "safetensors",
-                "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: fetch or "
-                "save it again",
-                name, (unsigned long long)header, size);
+            eni_error("safetensors",
+                      "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: "
+                      "fetch or save it again",
+                      name, (unsigned long long)header, size);
         return EN_EFORMAT;
     }
     if (bytes[LENGTH_BYTES] != '{')

@@ -93,12 +93,11 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
         if (found == NULL && tensor->dtype == EN_I64 && tensor->ndim == 0) continue;
         if (found == NULL && find_wrapped(file, tensor->name) != NULL)
-            return eni_fail(
-                EN_EMISMATCH, "weights",
-                "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and torch.compile "
-                "(_orig_mod.) name it: save the state_dict of the inner model, such as "
-                "model.module.state_dict() or model._orig_mod.state_dict()",
-                name, tensor->name, find_wrapped(file, tensor->name)->name);
+            return eni_fail(EN_EMISMATCH, "weights",
+                            "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and "
+                            "torch.compile (_orig_mod.) name it: save the state_dict of the inner model, "
+                            "such as model.module.state_dict() or model._orig_mod.state_dict()",
+                            name, tensor->name, find_wrapped(file, tensor->name)->name);
         if (found == NULL)
             return eni_fail(
                 EN_EMISMATCH, "weights",

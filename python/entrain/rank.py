@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 import threading
 import weakref
 
@@ -62,7 +63,7 @@ class _Options(ctypes.Structure):
                 ("tensors", ctypes.POINTER(_Tensor)), ("train_samples", ctypes.c_uint64),
                 *[(name, ctypes.c_char_p) for name in ("model", "data", "data_sha256", "computes", "plugins")],
                 ("evaluate", EVALUATE), ("log", LOG), ("user", ctypes.c_void_p), ("nmemories", ctypes.c_uint32),
-                ("reserved", ctypes.c_uint32), ("memories", ctypes.POINTER(_Memory))]
+                ("reserved", ctypes.c_uint32), ("memories", ctypes.POINTER(_Memory)), ("program", ctypes.c_char_p)]
 
 
 class _Facts(ctypes.Structure):
@@ -91,6 +92,17 @@ def _prototypes(library):
     library.en_rank_next.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Batch)]
     library.en_rank_finish.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Score)]
     return library
+
+
+def setting(name, default=None):
+    """VALUE of `entrain run --set.NAME=VALUE .. -- python3 train.py`, or of an arm of `entrain compare`, as default's type; else
+    default. Call it before Rank(), since the tensors may depend on it."""
+    entrain._library = entrain._library or entrain._load()
+    text = ctypes.create_string_buffer(4096)
+    if entrain._library.en_rank_setting(name.encode(), text, ctypes.c_size_t(len(text))) < 0:
+        return default
+    text = text.value.decode()
+    return text if default is None else text == "on" if isinstance(default, bool) else type(default)(text)
 
 
 class RunError(RuntimeError):
@@ -224,7 +236,7 @@ class Rank:
         self._shapes = [value.shape for value in initial.values()]
         self._evaluate = _Options.EVALUATE(self._judge(evaluate, has_accuracy)) if evaluate else _Options.EVALUATE()
         kept = _declare(memories, own_memories)
-        plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
+        plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
             flags=environment * _ENVIRONMENT | reads_weights * _READS_WEIGHTS | has_accuracy * _HAS_ACCURACY
@@ -232,7 +244,7 @@ class Rank:
             model=model.encode(),
             data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
-            evaluate=self._evaluate, nmemories=len(kept), memories=kept)
+            evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None)
         texts = [text.encode() for text in entrain._texts(settings)]
         pointer = ctypes.c_void_p()
         if not self._check(self._library.en_rank_open(ctypes.byref(options), (ctypes.c_char_p * len(texts))(*texts),
