@@ -140,7 +140,7 @@ typedef struct eni_config {
     int64_t precision;                                /* ENI_PRECISION_* */
     bool tf32, deterministic, graph;
     int64_t data_on_device; /* ENI_ON_DEVICE_* */
-    double bucket_cap_mb;   /* 2^20 bytes */
+    double bucket_cap_mb;   /* 2^20 bytes; 0: eni_job_bucket_cap */
     bool overlap;
 
     /* processes and hosts */

@@ -267,12 +267,19 @@ en_status eni_job_share(eni_rank *rank, const eni_config *c, uint64_t train_samp
     return EN_OK;
 }
 
+uint64_t eni_job_bucket_cap(const en_schema *schema, const eni_config *c)
+{
+    const uint64_t least = 1 << 20, most = 32 << 20, part = schema->count * sizeof(float) / 128;
+    if (c->bucket_cap_mb > 0) return (uint64_t)(c->bucket_cap_mb * 1048576);
+    return part < least ? least : part > most ? most : part;
+}
+
 en_status eni_job_complete(eni_rank *rank, const eni_config *c)
 {
     const en_schema *schema = &rank->job.schema;
     EN_TRY(eni_job_optimizer(&rank->job, c));
-    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
-                           (uint64_t)(c->bucket_cap_mb * 1048576), &rank->job.buckets));
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count, eni_job_bucket_cap(schema, c),
+                           &rank->job.buckets));
     if (!rank->is_newcomer) EN_TRY(eni_resume_find(rank));
     return eni_save_check(rank);
 }

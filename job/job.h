@@ -60,6 +60,9 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *config);
 /* The options of its records; leaves argc and argv. */
 void eni_job_records(const eni_config *config, eni_record_options *out);
 
+/* The largest bucket, in bytes: what the command says, or, with auto, what the model needs to have few enough buckets. */
+uint64_t eni_job_bucket_cap(const en_schema *schema, const eni_config *config);
+
 /* An amount of the command, in samples: the plan knows how many an epoch has. */
 static inline uint64_t eni_job_samples(const eni_job *job, int64_t amount)
 {

@@ -175,7 +175,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     sim->problem = &n->problem;
     sim->micro_batches = job->plan.micro_batches;
     sim->assign = job->is_claiming ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
-    sim->bucket_cap_bytes = (uint64_t)(c->bucket_cap_mb * 1048576);
+    sim->bucket_cap_bytes = eni_job_bucket_cap(&job->schema, c);
     sim->optimizer = job->optimizer;
     sim->hyper = job->hyper;
     sim->schedule = job->schedule;

@@ -194,8 +194,8 @@ EN_RANK_API int en_rank_setting(const char *name, char *text_out, size_t bytes);
 /* Joins the run: blocks until all ranks are there, join-timeout (60 s) at most, and have rank 0's weights and memories, or those
  * of the checkpoint that `resume` names.
  *
- * Success: *rank_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi, or a rank
- * another build. EN_EINVAL: a setting, with the nearest one named, or the options. EN_ENOENT: no such strategy, folder of
+ * Success: *rank_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi, or a rank or psd
+ * another protocol. EN_EINVAL: a setting, with the nearest one named, or the options. EN_ENOENT: no such strategy, folder of
  * strategies or file. EN_EMISMATCH: ranks that differ; both values are logged. EN_EDENIED: another token. EN_ETIMEOUT:
  * ranks are missing. EN_EPEER: a process died meanwhile. EN_ESTOP: `resume=auto` names a run that has finished. EN_EIO,
  * EN_EFORMAT, EN_EUNSUPPORTED: a file or plugin that cannot be used. EN_ENOMEM. */
