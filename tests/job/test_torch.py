@@ -352,6 +352,13 @@ def check_changes():
                     change(model, optimizer)
         refused(words, train_and_change)
 
+    def sparse():
+        model = nn.Embedding(100, 4, sparse=True)
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1)) as rank:
+            for x, y in rank.batches():
+                model(x.abs().long()).sum().backward()
+    refused(("weight", "sparse=False"), sparse)
+
 
 def check_differences():
     """Ranks that differ: the first difference by name, with both values."""
