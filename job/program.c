@@ -414,9 +414,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
 static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_model_tensor *tensor)
 {
     eni_param_groups *groups = job->groups;
-    const eni_param_group asked = rates == NULL
-                                      ? groups->group[0]
-                                      : (eni_param_group){rates->lr_factor, rates->weight_decay};
+    const eni_param_group asked =
+        rates == NULL ? groups->group[0] : (eni_param_group){rates->lr_factor, rates->weight_decay};
     uint32_t g = 0;
     if (!(asked.lr_factor >= 0 && asked.lr_factor <= 1e6f && asked.weight_decay >= 0 &&
           asked.weight_decay <= 1e6f))
@@ -451,10 +450,9 @@ static en_status take_rates(en_rank *self, const en_rank_options *o)
     job->groups = eni_groups_new();
     if (job->groups == NULL) return EN_ENOMEM;
     job->groups->ngroups = 1;
-    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
+    job->groups->group[0] = (eni_param_group){1, (float)self->config.weight_decay};
     for (uint32_t t = 0; t < n; t++)
         EN_TRY(take_group(job, tensor_at(o, t)->rates, &job->schema.tensors[t]));
-    job->hyper.groups = job->groups;
     return EN_OK;
 }
 
@@ -517,8 +515,8 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_check(rank, &self->config));
     describe(self);
     EN_TRY(eni_job_share(rank, &self->config, o->train_samples));
-    EN_TRY(eni_job_complete(rank, &self->config));
-    return take_rates(self, o);
+    EN_TRY(take_rates(self, o));
+    return eni_job_complete(rank, &self->config);
 }
 
 /* ---- opening ---- */
