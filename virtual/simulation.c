@@ -283,10 +283,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
                   .beta2 = c->beta2,
                   .eps = c->eps},
         .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
-        .compute = {.laws = v->laws,
-                    .nlaws = (int32_t)c->workers,
-                    .slow = v->slow,
-                    .nslow = c->straggler.count},
+        .compute = {v->laws, (int32_t)c->workers, v->slow, c->straggler.count},
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
         .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
         .order = c->replay_order != NULL ? &v->order : NULL};
