@@ -215,6 +215,20 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
     return st;
 }
 
+en_status eni_key_recheck(const eni_config *config, int index)
+{
+    const eni_key *key = &eni_keys[index];
+    char place[64];
+    const void *value = field_of(config, key);
+    const eni_list *list = key->type == ENI_KEY_LIST ? value : &(eni_list){(char **)(uintptr_t)value, 1};
+    if (key->check == NULL || !eni_key_has_value(config, key)) return EN_OK;
+    snprintf(place, sizeof place, "--%s", key->name);
+    for (int i = 0; i < list->count; i++)
+        if (key->check(list->item[i]) != NULL)
+            return refuse(place, list->item[i], "is invalid", key->check(list->item[i]));
+    return EN_OK;
+}
+
 /* Whether a value of 0 means unset, if the range begins with 1: a file may have `steps: 0`, as config.yaml does; a flag may
  * not. */
 static bool is_unset(const eni_key *key, const char *value, int origin)

@@ -77,7 +77,7 @@ static void tell_exchange(const eni_config *c, eni_exchange_options *out)
     if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns);
 }
 
-static void tell_records(const eni_config *c, eni_record_options *out)
+void eni_job_records(const eni_config *c, eni_record_options *out)
 {
     const bool is_own = c->tensorboard != NULL && strcmp(c->tensorboard, "auto") == 0;
     *out = (eni_record_options){.out = c->out,
@@ -105,7 +105,7 @@ en_status eni_job_tell(eni_rank *rank, const eni_config *c)
     eni_save_options *saving = &rank->saving.asked;
     tell_join(c, &rank->asked);
     tell_exchange(c, &rank->exchange.asked);
-    tell_records(c, &rank->records.asked);
+    eni_job_records(c, &rank->records.asked);
     *saving =
         (eni_save_options){.resume = c->resume, .may_replace = c->overwrite && c->checkpoint_dir == NULL};
     if (eni_out_checkpoints(c, saving->dir, sizeof saving->dir) != EN_OK) saving->dir[0] = 0;

@@ -82,12 +82,19 @@ enum {
     EN_RANK_STEPS_ITSELF = 8
 };
 
+/* A tensor's own rates, as those of a parameter group in PyTorch. */
+typedef struct en_rank_rates {
+    float lr_factor;    /* times the run's rate */
+    float weight_decay; /* instead of the setting's */
+} en_rank_rates;
+
 typedef struct en_rank_tensor {
     uint32_t size; /* sizeof(en_rank_tensor) */
     uint32_t reserved;
     const char *name; /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
     uint64_t shape[EN_RANK_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
+    const en_rank_rates *rates;   /* NULL: the run's. At most 15 different ones; equal on all ranks */
 } en_rank_tensor;
 
 /* Flags of a memory. */
