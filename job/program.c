@@ -334,22 +334,15 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     return EN_OK;
 }
 
-/* A caller's structs may be longer than ours. */
-static const en_rank_tensor *tensor_at(const en_rank_options *o, uint32_t i)
+/* Item `i` of a caller's tensors or memories: they begin with their size, which may be more than ours, and of which `least` is
+ * needed. NULL, logged: it has less. */
+static const void *item_at(const char *what, const void *items, uint32_t i, size_t least)
 {
-    return (const en_rank_tensor *)((const char *)o->tensors + (size_t)i * o->tensors[0].size);
-}
-
-static const en_rank_memory *memory_at(const en_rank_options *o, uint32_t i)
-{
-    return (const en_rank_memory *)((const char *)o->memories + (size_t)i * o->memories[0].size);
-}
-
-/* Before its name: the ones behind it are found by its size. */
-static en_status check_struct(const char *what, uint32_t number, size_t size, size_t first)
-{
-    if (size >= first) return EN_OK;
-    return eni_fail(EN_EINVAL, "rank", "%s %u has size %zu: set it to sizeof", what, number, size);
+    uint32_t size;
+    memcpy(&size, items, sizeof size);
+    if (size >= least) return (const char *)items + (size_t)i * size;
+    eni_error("rank", "the %s have size %u: set it to sizeof in each", what, size);
+    return NULL;
 }
 
 static en_status check_names(const en_schema *s)
@@ -376,8 +369,8 @@ static en_status take_memories(en_rank *self)
     if (s->buffers == NULL || self->memories == NULL) return EN_ENOMEM;
     for (; s->nbuffers < n; s->nbuffers++) {
         en_model_tensor *b = &s->buffers[s->nbuffers];
-        const en_rank_memory *m = memory_at(&self->given, s->nbuffers);
-        EN_TRY(check_struct("memory", s->nbuffers, m->size, FIRST_MEMORY));
+        const en_rank_memory *m = item_at("memories", self->given.memories, s->nbuffers, FIRST_MEMORY);
+        if (m == NULL) return EN_EINVAL;
         EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
         if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
             return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
@@ -400,8 +393,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     s->tensors = eni_alloc_array(o->ntensors, sizeof *s->tensors);
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
-        const en_rank_tensor *t = tensor_at(o, s->ntensors);
-        EN_TRY(check_struct("tensor", s->ntensors, t->size, FIRST_TENSOR));
+        const en_rank_tensor *t = item_at("tensors", o->tensors, s->ntensors, FIRST_TENSOR);
+        if (t == NULL) return EN_EINVAL;
         EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
         s->nweights += s->tensors[s->ntensors].count;
     }
@@ -529,9 +522,9 @@ static void make_first_weights(const en_rank *self, const en_rank_options *o)
     if (self->rank.world.rank != 0 || self->rank.saving.is_resumed) return;
     if (job->init != NULL) memcpy(param, job->init, job->schema.count * sizeof *param);
     for (uint32_t i = 0; job->init == NULL && i < job->schema.ntensors; i++) {
-        const float *initial = tensor_at(o, i)->initial;
+        const en_rank_tensor *given = item_at("tensors", o->tensors, i, FIRST_TENSOR);
         const en_model_tensor *t = &job->schema.tensors[i];
-        if (initial != NULL) memcpy(param + t->offset, initial, t->count * sizeof *param);
+        if (given->initial != NULL) memcpy(param + t->offset, given->initial, t->count * sizeof *param);
     }
 }
 
