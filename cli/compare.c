@@ -912,7 +912,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK && !c->is_virtual) eni_live_network(context->config, "");
     fflush(stdout);
     if (st == EN_OK) st = c->is_virtual ? simulate_all(c) : run_all(c);
-    if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
+    if (st == EN_OK) st = eni_report(&c->dir, 1, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     st = report_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */

@@ -260,8 +260,8 @@ en_status eni_command_report(const eni_command_context *context)
                 return eni_fail(EN_EINVAL, "report", "%s is given twice; give each folder once",
                                 dirs->item[i]);
     if (c->out != NULL) EN_TRY(check_report_folder(dirs, out));
-    EN_TRY(eni_report_all((const char *const *)dirs->item, (size_t)dirs->count, out, c->target / 100, stdout,
-                          extras));
+    EN_TRY(eni_report((const char *const *)dirs->item, (size_t)dirs->count, out, c->target / 100, stdout,
+                      extras));
     printf("\nThe report: %s/report.html\n", out);
     if (c->latex) printf("The table: %s/table.tex\n", out);
     if (c->csv) printf("The numbers: %s/table.csv, comparisons.csv and runs.csv\n", out);

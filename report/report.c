@@ -278,16 +278,11 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
 
 /* ---- the report ---- */
 
-en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras)
-{
-    return eni_report_all(&dir, 1, out, target, table_out, extras);
-}
-
-en_status eni_report_all(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
-                         int extras)
+en_status eni_report(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
+                     int extras)
 {
     eni_study *study;
-    EN_TRY(eni_study_load_all(dirs, n, target, &study));
+    EN_TRY(eni_study_load(dirs, n, target, &study));
     eni_fairness fairness;
     eni_fair_judge(study, &fairness);
     eni_verdict verdict;

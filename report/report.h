@@ -26,23 +26,21 @@ enum {
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
  * run does not have, inf the time to a target that it did not reach. */
 
-/* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
- * folder), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
+/* Reads each folder's compare.json and the run folders it names (or, without a compare.json, the folder itself as one
+ * run's), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
  * medians (both replaced as a whole, never half-written), and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
  * and the fairness line to `table_out`. Without a working gnuplot the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
- * `out` is an existing folder, usually `dir` itself. `target` of the reported times: a fraction; 0: the folder's own.
+ * Several folders (at most ENI_MERGED_MAX) are on one page: settings, rankings and tests of each by itself, the curves over
+ * samples together. `out` is an existing folder, usually the first one itself. `target` of the reported times: a fraction;
+ * 0: the first folder's own.
  *
  * Blocks: reads files, and runs one gnuplot after the other, each with a deadline of 20 s. Main thread.
  * EN_EFORMAT for a malformed file (logged once: file, place, what is expected), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
-en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras);
-
-/* The same of several folders (at most ENI_MERGED_MAX) on one page: settings, rankings and tests of each by itself, the curves
- * over samples together. Files are written to `out` only. */
-en_status eni_report_all(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
-                         int extras);
+en_status eni_report(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
+                     int extras);
 
 #endif

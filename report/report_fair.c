@@ -555,7 +555,7 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
     char shared[ENI_RULE_TEXT] = "";
     size_t unknown = 0;
     size_t setting = 0;
-    if (eni_study_is_simulated(study)) return;
+    if (eni_study_simulated(study) == study->nsettings) return;
     while (study->settings[setting].simulated != NULL)
         setting++;
     for (size_t a = 0; a < study->narms; a++) {

@@ -151,22 +151,12 @@ const char *eni_study_word(const eni_study *study, size_t setting)
                                                                : "real";
 }
 
-static size_t count_simulated(const eni_study *study)
+size_t eni_study_simulated(const eni_study *study)
 {
     size_t n = 0;
     for (size_t c = 0; c < study->nsettings; c++)
         n += study->settings[c].simulated != NULL;
     return n;
-}
-
-bool eni_study_has_simulated(const eni_study *study)
-{
-    return count_simulated(study) > 0;
-}
-
-bool eni_study_is_simulated(const eni_study *study)
-{
-    return count_simulated(study) == study->nsettings;
 }
 
 void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size)
@@ -447,7 +437,7 @@ static json_t *load_index(const char *dir, char path[PATH_MAX], eni_json *reader
     return index;
 }
 
-en_status eni_study_load_all(const char *const *dirs, size_t n, double target, eni_study **study_out)
+en_status eni_study_load(const char *const *dirs, size_t n, double target, eni_study **study_out)
 {
     eni_study *study = eni_alloc(sizeof *study);
     char path[PATH_MAX];
@@ -472,11 +462,6 @@ en_status eni_study_load_all(const char *const *dirs, size_t n, double target, e
     else
         eni_study_free(study);
     return reader.status;
-}
-
-en_status eni_study_load(const char *dir, double target, eni_study **study_out)
-{
-    return eni_study_load_all(&dir, 1, target, study_out);
 }
 
 void eni_study_free(eni_study *study)

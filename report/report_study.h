@@ -184,11 +184,9 @@ typedef struct eni_study {
     bool has_classes;    /* false for a regression: it has no target, and is judged by its loss */
 } eni_study;
 
-/* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure
- * there is nothing to free. Logs the first error. */
-en_status eni_study_load(const char *dir, double target, eni_study **study_out);
-/* Several side by side: settings, and so rankings and tests, stay apart (report_merge.h). */
-en_status eni_study_load_all(const char *const *dirs, size_t n, double target, eni_study **study_out);
+/* Reads the folders (see eni_report); target 0: the first one's own. Settings of several, and so rankings and tests, stay
+ * apart (report_merge.h). The caller frees with eni_study_free; on failure there is nothing to free. Logs the first error. */
+en_status eni_study_load(const char *const *dirs, size_t n, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
 /* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose setting, arm, seed and exit are set, and
@@ -278,9 +276,8 @@ double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm
 /* Neither a straggler nor a shaped network in this setting, nor virtual time. */
 bool eni_study_is_real(const eni_study *study, size_t setting);
 
-/* Whether some setting, or every one, is in virtual time. */
-bool eni_study_has_simulated(const eni_study *study);
-bool eni_study_is_simulated(const eni_study *study);
+/* The number of settings in virtual time. */
+size_t eni_study_simulated(const eni_study *study);
 
 /* "real", "emulated: straggler 1:3" or "simulated: compute exp:10ms, .."; alone its first word, of a run in the setting. Writes
  * at most `size` bytes. */
