@@ -85,9 +85,23 @@ en_status eni_memory_room(size_t bytes, const char *who)
     return EN_OK;
 }
 
-void eni_free(void *memory)
+en_status eni_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
 {
-    free(memory);
+    if (wanted <= *room) return EN_OK;
+    uint32_t more = *room > 0 ? *room : 8;
+    while (more < wanted)
+        more *= 2;
+    void *grown = realloc(*array, more * size);
+    if (grown == NULL)
+        return eni_fail(EN_ENOMEM, "memory", "out of memory for %u entries of %zu bytes", more, size);
+    *array = grown;
+    *room = more;
+    return EN_OK;
+}
+
+void eni_free(const void *memory)
+{
+    free((void *)(uintptr_t)memory);
 }
 
 /* The kernel checks the limit as the first thread's stack grows; the C library has read it for all others. */

@@ -2,7 +2,6 @@
  * comes. */
 #include "models/graph.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

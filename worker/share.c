@@ -159,9 +159,7 @@ en_status eni_share_open(eni_worker *w, const eni_data_options *options)
 void eni_share_close(eni_share *share)
 {
     if (share == NULL) return;
-    const uint64_t one = 1;
-    while (write(share->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    eventfd_write(share->stop_fd, 1);
     pthread_join(share->thread, NULL);
     close(share->stop_fd);
     close(share->listen_fd);

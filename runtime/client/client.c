@@ -77,7 +77,6 @@ static en_status send_action(eni_client *client, eni_client_action *action)
 {
     eni_header *header = &action->header;
     const int in_slot = client->calls[action->bucket].in_slot;
-    client->counters.replayed += (uint64_t)action->is_replay;
     if (action->is_first && client->wire.is_shared) {
         header->flags |= ENI_FLAG_SHM;
         header->into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
@@ -269,9 +268,8 @@ static void *run_thread(void *user)
     eni_client *client = user;
     pthread_mutex_lock(&client->lock);
     while (!client->is_stopping) {
-        const int64_t rest = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI,
-                      until = eni_now_ns() + rest;
-        const struct timespec at = {until / ENI_SECOND, until % ENI_SECOND};
+        const int64_t rest_ns = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI;
+        const struct timespec at = eni_timespec(eni_now_ns() + rest_ns);
         pthread_cond_clockwait(&client->stop, &client->lock, CLOCK_MONOTONIC, &at);
         if (!client->is_stopping && client->failure == EN_OK) client->failure = look_after(client);
     }

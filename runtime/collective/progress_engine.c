@@ -545,7 +545,7 @@ static void progress_sleep(eni_coll *coll)
     const int64_t until_ns = polls_fill(coll);
     int64_t left_ns = until_ns - eni_now_ns();
     if (left_ns < 0) left_ns = 0;
-    const struct timespec left = {(time_t)(left_ns / ENI_SECOND), (long)(left_ns % ENI_SECOND)};
+    const struct timespec left = eni_timespec(left_ns);
     ppoll(p->polls, (nfds_t)coll->config.nranks + 2, until_ns == INT64_MAX ? NULL : &left, NULL);
     uint64_t count;
     if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) return; /* another's wake */

@@ -131,8 +131,7 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
     if (call->msg.data == NULL)
         return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which has no payload",
                         store->config.strategy->name);
-    EN_TRY(
-        eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
+    EN_TRY(eni_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
     uint32_t at = part->nstaged; /* most come in order */
     if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
     memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
@@ -194,8 +193,8 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
     uint32_t room = store->mean.room;
-    EN_TRY(eni_store_grow((void **)&store->mean.source, &room, n, sizeof *store->mean.source));
-    return eni_store_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
+    EN_TRY(eni_grow((void **)&store->mean.source, &room, n, sizeof *store->mean.source));
+    return eni_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
 }
 
 /* In the mean: deltas and weights count each client once. */
