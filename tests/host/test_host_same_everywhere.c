@@ -19,6 +19,7 @@
 #include "runtime/host/host.h"
 #include "runtime/net/wire.h"
 #include "server/shard.h"
+#include "tests/heard.h"
 #include "tests/host/recorder.h"
 #include "tests/strategies/sim_rig.h"
 
@@ -634,15 +635,10 @@ static const en_strategy rude_member = {.abi = EN_STRATEGY_ABI,
                                         .flags = EN_USES_GROUPS,
                                         .submit = rude_submit};
 
-static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem, (void)text;
-}
-
 static void refusals_are_the_same(void **state)
 {
     (void)state;
-    eni_log_set_sink(keep_quiet, NULL);
+    eni_log_set_sink(hear, NULL);
     for (misdeed = 0; misdeed < MISDEEDS; misdeed++)
         for (int nranks = misdeed >= NOT_FIRST ? 3 : 1; nranks <= 3; nranks += 2) {
             outcome out[2];
@@ -693,7 +689,7 @@ static const en_strategy finder = {.abi = EN_STRATEGY_ABI,
 static void a_known_vector_is_found_in_a_step(void **state)
 {
     (void)state;
-    eni_log_set_sink(keep_quiet, NULL);
+    eni_log_set_sink(hear, NULL);
     outcome out[2];
     memset(out, 0, sizeof out);
     run_both(NULL, &finder, 3, NULL, -1, out);

@@ -16,15 +16,10 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "report/plot.h"
+#include "tests/heard.h"
 #include "tests/report/fixture.h"
 
 /* Promise: A slow rank's sleeps are told apart from its computing and its waiting. */
-
-static void swallow(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
 
 static bool has_gnuplot(void)
 {
@@ -247,16 +242,17 @@ static void hidden_exchange_and_sleep_are_told_apart(void **state)
 static void a_broken_trace_is_refused(void **state)
 {
     (void)state;
-    char dir[64], path[128], said[512] = "";
+    char dir[64], path[128];
+    heard said = {0};
     fixture_folder(dir);
     snprintf(path, sizeof path, "%s/trace.json", dir);
     eni_trace_step step;
     assert_int_equal(eni_trace_step_load(path, &step), EN_ENOENT);
     fixture_text(dir, "trace.json", "{\"traceEvents\":[{\"name\":\"x\",\"ph\":\"X\",\"ts\":\"soon\"}]}");
-    eni_log_set_sink(swallow, said);
+    eni_log_set_sink(hear, &said);
     assert_int_equal(eni_trace_step_load(path, &step), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
-    assert_true(fixture_has(said, path) && fixture_has(said, "traceEvents[0].ts|number"));
+    assert_true(fixture_has(said.text, path) && fixture_has(said.text, "traceEvents[0].ts|number"));
     fixture_remove(dir);
 }
 
