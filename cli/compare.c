@@ -77,6 +77,7 @@ typedef struct comparison {
 static en_status choose_holdout(eni_config *run)
 {
     uint64_t size;
+    if (run->command.count > 0) return EN_OK; /* a program judges itself by a set of its own */
     eni_data_options data = {
         .name = run->data, .folder = run->data_dir, .limit_train = (uint64_t)run->limit_train_samples};
     if (!eni_config_is_given(run, "holdout")) {
@@ -115,12 +116,14 @@ static en_status check_folder_is_new(const comparison *c, const char *text, cons
 
 /* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
  * threads of one worker: so its bytes equal theirs. */
-static void make_baseline(int64_t workers, eni_config *run)
+static en_status make_baseline(int64_t workers, eni_config *run)
 {
+    char text[24];
     int64_t share = eni_host_info_cores() / workers;
     if (run->threads == 0) run->threads = share > 0 ? share : 1;
-    if (!eni_config_is_given(run, "accumulate")) run->accumulate = workers;
     run->workers = 1;
+    snprintf(text, sizeof text, "%lld", (long long)workers);
+    return eni_config_is_given(run, "accumulate") ? EN_OK : eni_config_set(run, "accumulate", text, "--arm");
 }
 
 /* Checks all arms before the first one trains. */
@@ -129,7 +132,7 @@ static en_status check_strategy(comparison *c, int arm)
     const en_strategy *strategy;
     EN_TRY(eni_strategy_find(c->context->plugin_dir, c->arm[arm].strategy, &strategy));
     c->is_alone[arm] = (strategy->flags & EN_ALONE) != 0;
-    if (c->is_alone[arm]) make_baseline(c->base.workers, &c->arm[arm]);
+    if (c->is_alone[arm]) EN_TRY(make_baseline(c->base.workers, &c->arm[arm]));
     EN_TRY(eni_options_check(strategy, eni_spec_options(c->arm[arm].strategy)));
     return c->is_virtual ? EN_OK : eni_servers_check(&c->arm[arm], strategy);
 }
@@ -162,8 +165,9 @@ static en_status add_arm(comparison *c, const char *text)
         return st;
     }
     c->arm[c->narms].mute = true; /* the live lines report */
-    if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
+    const bool has_level = eni_config_is_given(&c->arm[c->narms], "log-level");
     c->label[c->narms++] = label;
+    if (!has_level) EN_TRY(eni_config_set(&c->arm[c->narms - 1], "log-level", "warn", "--log-level"));
     EN_TRY(check_strategy(c, c->narms - 1));
     EN_TRY(choose_holdout(&c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
@@ -378,16 +382,34 @@ static en_status check_real(const eni_config *config)
                     what);
 }
 
+/* What the ranks of a program cannot do. */
+static en_status check_program(const eni_config *config)
+{
+    const bool is_slowed = strcmp(config->settings.item[0], "even") != 0 || config->settings.count > 1;
+    const char *what = config->is_virtual     ? "--virtual"
+                       : config->tune != NULL ? "--tune"
+                       : is_slowed            ? "--settings=slow"
+                                              : NULL;
+    if (config->command.count == 0 || what == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "compare", "%s: %s %s; omit it", what, config->command.item[0],
+                    config->is_virtual     ? "runs on real ranks; entrain.simulate is its virtual time"
+                    : config->tune != NULL ? "may be judged by its test set, which must not choose a rate"
+                                           : "cannot be slowed down from outside");
+}
+
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
     if (config->seeds.count > 0 && eni_config_is_given(config, "seed"))
         return eni_fail(EN_EINVAL, "compare", "--seed: \"%lld\" conflicts with --seeds; give one of the two",
                         (long long)config->seed);
-    if (config->target <= 0)
-        return eni_fail(EN_EINVAL, "compare",
-                        "--target=0: arms are compared by the time to a target; give a percentage above 0");
+    if (!eni_target_is_set(&config->target))
+        return eni_fail(
+            EN_EINVAL, "compare",
+            "--target=0: arms are compared by the time to a target; give a percentage above 0, or "
+            "loss:VALUE");
     if (!c->is_virtual) EN_TRY(check_real(config));
+    EN_TRY(check_program(config));
     EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
@@ -445,9 +467,8 @@ static en_status describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
-    json_t *argv = json_array(), *settings = json_array(), *seeds = json_array(), *values = json_array();
-    for (int i = 0; i < c->context->argc; i++)
-        json_array_append_new(argv, json_string(c->context->argv[i]));
+    json_t *argv = eni_json_texts(c->context->argv, c->context->argc), *settings = json_array(),
+           *seeds = json_array(), *values = json_array();
     for (int i = 0; i < c->nsettings; i++) {
         const char *straggler = straggler_of(c, c->setting[i]);
         json_array_append_new(settings, json_pack("{s:s, s:o}", "name", c->setting[i], "straggler",
@@ -460,16 +481,18 @@ static en_status describe(comparison *c)
     json_t *tune = json_pack("{s:s, s:o, s:I, s:s}", "key", ENI_TUNED, "values", values, "seed",
                              (json_int_t)eni_tune_seed(config), "setting", c->setting[0]);
     c->runs = json_array();
-    c->json =
-        json_pack("{s:i, s:o, s:f, s:s, s:O*, s:n, s:o, s:n, s:o, s:o, s:o}", "schema", ENI_STUDY_SCHEMA,
-                  "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale], "tune",
-                  c->nvalues > 0 ? tune : NULL, "conditions", "settings", settings, "arms", "seeds", seeds,
-                  "runs", c->runs, "environment", environment(c));
+    c->json = json_pack("{s:i, s:o, s:n, s:s, s:O*, s:n, s:o, s:n, s:o, s:o, s:o}", "schema",
+                        ENI_STUDY_SCHEMA, "argv", argv, "target", "lr_scale", scales[config->lr_scale],
+                        "tune", c->nvalues > 0 ? tune : NULL, "conditions", "settings", settings, "arms",
+                        "seeds", seeds, "runs", c->runs, "environment", environment(c));
     json_decref(tune);
+    eni_study_put_target(c->json, &config->target);
     json_object_set_new(c->json, "plan", describe_plan(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
     if (c->is_virtual) json_object_set_new(c->json, "simulated", json_true());
+    if (config->command.count > 0)
+        json_object_set_new(c->json, "command", eni_json_texts(config->command.item, config->command.count));
     return describe_arms(c);
 }
 
@@ -655,91 +678,7 @@ static void begin_line(comparison *c, const planned *t)
     eni_live_begin(&c->live, t->value < 0 ? c->line[t->setting][t->arm] : c->tune_line[t->arm]);
 }
 
-static en_status run_one(comparison *c, const planned *t)
-{
-    eni_launch_outcome outcome = {NAN, -1, ""};
-    begin_line(c, t);
-    const en_status st = train(c, t, &outcome);
-    return record(c, t, st, &outcome);
-}
-
-/* The run that is recorded; NULL: not yet. */
-static json_t *find_run(const comparison *c, int setting, int arm, int seed, bool is_again)
-{
-    const json_int_t value = eni_config_seed(c->context->config, seed);
-    json_t *run;
-    for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
-        if (eni_json_says(run, "setting", c->setting[setting]) && eni_json_says(run, "arm", c->label[arm]) &&
-            json_integer_value(json_object_get(run, "seed")) == value &&
-            json_is_true(json_object_get(run, "again")) == is_again)
-            return run;
-    return NULL;
-}
-
-/* Runs all arms of a seed in a setting that are not recorded yet; the first one rotates. */
-static en_status run_seed(comparison *c, int setting, int seed, bool is_again)
-{
-    for (int i = 0; i < c->narms; i++) {
-        const int arm = (i + seed + setting) % c->narms;
-        if (find_run(c, setting, arm, seed, is_again) != NULL) continue;
-        c->live.line[c->line[setting][arm]].runs += is_again;
-        const planned t = make_run_of(c, setting, arm, seed, is_again);
-        EN_TRY(run_one(c, &t));
-    }
-    return EN_OK;
-}
-
-/* Judged by the machine alone, whatever the runs' results. */
-static bool was_busy(const comparison *c, int setting, int seed)
-{
-    bool is_busy = false;
-    for (int arm = 0; arm < c->narms; arm++) {
-        const json_t *run = find_run(c, setting, arm, seed, false);
-        is_busy = is_busy || json_number_value(json_object_get(run, "outside")) > ENI_BUSY_SHARE;
-    }
-    return is_busy;
-}
-
-static bool lacks_some(const comparison *c, int setting, int seed, bool is_again)
-{
-    bool lacks = false;
-    for (int arm = 0; arm < c->narms; arm++)
-        lacks = lacks || find_run(c, setting, arm, seed, is_again) == NULL;
-    return lacks;
-}
-
-/* --retry-busy. The repeated runs of a seed replace the first ones once every arm has one, busy or not, good
- * or failed: the results cannot influence the choice. */
-static en_status run_again(comparison *c, int setting, int seed)
-{
-    if (lacks_some(c, setting, seed, true))
-        eni_info("compare", "other processes used the machine during seed %lld in %s: its runs are repeated",
-                 (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
-    c->nagain += c->narms;
-    EN_TRY(run_seed(c, setting, seed, true));
-    for (int arm = 0; arm < c->narms; arm++) {
-        json_object_set_new(find_run(c, setting, arm, seed, false), "replaced", json_true());
-        json_object_del(find_run(c, setting, arm, seed, true), "replaced");
-    }
-    return write_index(c);
-}
-
-/* The order of the runs: each seed in turn, in every setting that has it. */
-typedef struct turn {
-    int seed, setting;
-} turn;
-static const turn before_all = {0, -1};
-
-static bool next_turn(const comparison *c, turn *at)
-{
-    do {
-        at->seed += ++at->setting == c->nsettings;
-        at->setting %= c->nsettings;
-    } while (at->seed < c->nseeds && at->seed >= c->setting_seeds[at->setting]);
-    return at->seed < c->nseeds;
-}
-
-/* ---- in virtual time: several at once ---- */
+/* ---- on real ranks one at a time, in virtual time several at once ---- */
 
 typedef struct pool {
     eni_simulation simulations[ENI_SIMULATIONS_MAX];
@@ -774,10 +713,16 @@ static en_status finish_one(comparison *c, pool *p)
     return record(c, t, outcome.cause[0] == 0 ? EN_OK : EN_EPEER, &outcome);
 }
 
-static en_status start_next(comparison *c, pool *p, const planned *t)
+static en_status run_one(comparison *c, pool *p, const planned *t)
 {
-    if (p->nrunning == p->n) EN_TRY(finish_one(c, p));
-    return start(c, p, t);
+    eni_launch_outcome outcome = {NAN, -1, ""};
+    if (c->is_virtual) {
+        if (p->nrunning == p->n) EN_TRY(finish_one(c, p));
+        return start(c, p, t);
+    }
+    begin_line(c, t);
+    const en_status st = train(c, t, &outcome);
+    return record(c, t, st, &outcome);
 }
 
 static en_status finish_all(comparison *c, pool *p)
@@ -787,44 +732,114 @@ static en_status finish_all(comparison *c, pool *p)
     return EN_OK;
 }
 
-/* The runs of --tune that are not recorded yet; the first arm rotates. p NULL: on real ranks. */
+/* The run that is recorded; NULL: not yet. */
+static json_t *find_run(const comparison *c, int setting, int arm, int seed, bool is_again)
+{
+    const json_int_t value = eni_config_seed(c->context->config, seed);
+    json_t *run;
+    for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
+        if (eni_json_says(run, "setting", c->setting[setting]) && eni_json_says(run, "arm", c->label[arm]) &&
+            json_integer_value(json_object_get(run, "seed")) == value &&
+            json_is_true(json_object_get(run, "again")) == is_again)
+            return run;
+    return NULL;
+}
+
+/* Runs all arms of a seed in a setting that are not recorded yet; the first one rotates. */
+static en_status run_seed(comparison *c, pool *p, int setting, int seed, bool is_again)
+{
+    for (int i = 0; i < c->narms; i++) {
+        const int arm = (i + seed + setting) % c->narms;
+        if (find_run(c, setting, arm, seed, is_again) != NULL) continue;
+        c->live.line[c->line[setting][arm]].runs += is_again;
+        const planned t = make_run_of(c, setting, arm, seed, is_again);
+        EN_TRY(run_one(c, p, &t));
+    }
+    return EN_OK;
+}
+
+/* Judged by the machine alone, whatever the runs' results. */
+static bool was_busy(const comparison *c, int setting, int seed)
+{
+    bool is_busy = false;
+    for (int arm = 0; arm < c->narms; arm++) {
+        const json_t *run = find_run(c, setting, arm, seed, false);
+        is_busy = is_busy || json_number_value(json_object_get(run, "outside")) > ENI_BUSY_SHARE;
+    }
+    return is_busy;
+}
+
+static bool lacks_some(const comparison *c, int setting, int seed, bool is_again)
+{
+    bool lacks = false;
+    for (int arm = 0; arm < c->narms; arm++)
+        lacks = lacks || find_run(c, setting, arm, seed, is_again) == NULL;
+    return lacks;
+}
+
+/* --retry-busy. The repeated runs of a seed replace the first ones once every arm has one, busy or not, good
+ * or failed: the results cannot influence the choice. */
+static en_status run_again(comparison *c, pool *p, int setting, int seed)
+{
+    if (lacks_some(c, setting, seed, true))
+        eni_info("compare", "other processes used the machine during seed %lld in %s: its runs are repeated",
+                 (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
+    c->nagain += c->narms;
+    EN_TRY(run_seed(c, p, setting, seed, true));
+    for (int arm = 0; arm < c->narms; arm++) {
+        json_object_set_new(find_run(c, setting, arm, seed, false), "replaced", json_true());
+        json_object_del(find_run(c, setting, arm, seed, true), "replaced");
+    }
+    return write_index(c);
+}
+
+/* The order of the runs: each seed in turn, in every setting that has it. */
+typedef struct turn {
+    int seed, setting;
+} turn;
+static const turn before_all = {0, -1};
+
+static bool next_turn(const comparison *c, turn *at)
+{
+    do {
+        at->seed += ++at->setting == c->nsettings;
+        at->setting %= c->nsettings;
+    } while (at->seed < c->nseeds && at->seed >= c->setting_seeds[at->setting]);
+    return at->seed < c->nseeds;
+}
+
+/* The runs of --tune that are not recorded yet; the first arm rotates. */
 static en_status sweep(comparison *c, pool *p)
 {
     for (int value = 0; value < c->nvalues; value++)
         for (int i = 0; i < c->narms; i++) {
             const planned t = make_sweep_run(c, (i + value) % c->narms, value);
-            if (eni_tune_has(c->sweep[t.arm], c->values[value])) continue;
-            EN_TRY(p == NULL ? run_one(c, &t) : start_next(c, p, &t));
+            if (!eni_tune_has(c->sweep[t.arm], c->values[value])) EN_TRY(run_one(c, p, &t));
         }
-    return p == NULL ? EN_OK : finish_all(c, p);
+    return finish_all(c, p);
 }
 
-/* ---- all runs ---- */
-
-static en_status run_all(comparison *c)
+static bool may_repeat(const comparison *c)
 {
-    EN_TRY(sweep(c, NULL));
-    for (turn at = before_all; next_turn(c, &at);)
-        EN_TRY(run_seed(c, at.setting, at.seed, false));
-    for (turn at = before_all; c->context->config->retry_busy && next_turn(c, &at);)
-        if (was_busy(c, at.setting, at.seed)) EN_TRY(run_again(c, at.setting, at.seed));
-    return EN_OK;
+    return c->context->config->retry_busy && !c->is_virtual;
 }
 
-/* In the order of real runs, as many at once as there are cores for their threads. */
-static en_status simulate_all(comparison *c)
+static en_status run_each(comparison *c, pool *p)
+{
+    EN_TRY(sweep(c, p));
+    for (turn at = before_all; next_turn(c, &at);)
+        EN_TRY(run_seed(c, p, at.setting, at.seed, false));
+    for (turn at = before_all; may_repeat(c) && next_turn(c, &at);)
+        if (was_busy(c, at.setting, at.seed)) EN_TRY(run_again(c, p, at.setting, at.seed));
+    return finish_all(c, p);
+}
+
+/* In virtual time as many at once as there are cores for their threads. */
+static en_status run_all(comparison *c)
 {
     const int64_t threads = c->base.threads > 0 ? c->base.threads : 1, most = eni_host_info_cores() / threads;
     pool p = {.n = most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? (int)most : ENI_SIMULATIONS_MAX};
-    en_status st = sweep(c, &p);
-    for (turn at = before_all; st == EN_OK && next_turn(c, &at);)
-        for (int i = 0; st == EN_OK && i < c->narms; i++) {
-            const int arm = (i + at.seed + at.setting) % c->narms;
-            if (find_run(c, at.setting, arm, at.seed, false) != NULL) continue;
-            const planned t = make_run_of(c, at.setting, arm, at.seed, false);
-            st = start_next(c, &p, &t);
-        }
-    if (st == EN_OK) st = finish_all(c, &p);
+    const en_status st = run_each(c, &p);
     eni_simulations_end(p.simulations, p.n);
     return st;
 }
@@ -861,10 +876,9 @@ static en_status report_end(const comparison *c, en_status st)
 /* Whether runs are missing or to be repeated. */
 static bool lacks_runs(const comparison *c)
 {
-    const bool may_repeat = c->context->config->retry_busy && !c->is_virtual;
     for (turn at = before_all; next_turn(c, &at);)
         if (lacks_some(c, at.setting, at.seed, false) ||
-            (may_repeat && was_busy(c, at.setting, at.seed) && lacks_some(c, at.setting, at.seed, true)))
+            (may_repeat(c) && was_busy(c, at.setting, at.seed) && lacks_some(c, at.setting, at.seed, true)))
             return true;
     return false;
 }
@@ -911,8 +925,8 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
     if (st == EN_OK && !c->is_virtual) eni_live_network(context->config, "");
     fflush(stdout);
-    if (st == EN_OK) st = c->is_virtual ? simulate_all(c) : run_all(c);
-    if (st == EN_OK) st = eni_report(&c->dir, 1, c->dir, 0, stdout, 0);
+    if (st == EN_OK) st = run_all(c);
+    if (st == EN_OK) st = eni_report(&c->dir, 1, c->dir, (eni_target){0}, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     st = report_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */

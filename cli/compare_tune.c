@@ -52,7 +52,7 @@ bool eni_tune_has(const json_t *sweep, double value)
 static double loss_of(const char *dir, const char *relative, bool *diverged_out)
 {
     eni_run run = {.dir = relative};
-    const bool is_good = eni_study_load_run(dir, 0, &run) == EN_OK && run.nevals > 0;
+    const bool is_good = eni_study_load_run(dir, &(eni_target){0}, &run) == EN_OK && run.nevals > 0;
     const double loss = is_good ? run.evals[run.nevals - 1].loss : NAN;
     *diverged_out = is_good && (!isfinite(loss) || json_is_true(json_object_get(run.result, "diverged")));
     eni_study_drop_run(&run);

@@ -209,9 +209,7 @@ static en_status write_csv(const scaling *s)
 static en_status write_json(const scaling *s)
 {
     char path[1100];
-    json_t *rows = json_array(), *argv = json_array();
-    for (int i = 0; i < s->context->argc; i++)
-        json_array_append_new(argv, json_string(s->context->argv[i]));
+    json_t *rows = json_array(), *argv = eni_json_texts(s->context->argv, s->context->argc);
     for (int i = 0; i < s->nrows; i++) {
         const row *r = &s->rows[i];
         json_t *rates = json_array();
@@ -252,12 +250,10 @@ static en_status scale(scaling *s)
     if (is_any_crowded)
         printf("\n* more workers than the %d core%s: no speed-up is possible\n", s->cores,
                s->cores == 1 ? "" : "s");
-    s->is_doubtful = eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
-    if (!s->is_doubtful && s->repeats < 2) {
-        s->is_doubtful = true;
+    s->is_doubtful = s->repeats < 2 || eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
+    if (s->repeats < 2) /* not even a quiet machine would help */
         snprintf(doubt, sizeof doubt,
                  "No conclusion is drawn: with one run per row the spread is unknown; give --repeats=3.");
-    }
     if (s->is_doubtful) printf("\n%s\n", doubt);
     if (s->context->config->out == NULL) return EN_OK;
     EN_TRY(write_csv(s));

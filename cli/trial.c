@@ -43,12 +43,14 @@ static en_status set_run(const eni_trial *trial, const char *dir, eni_config *ru
     EN_TRY(eni_config_set(run, "workers", text, "-n"));
     if (dir != NULL) EN_TRY(eni_config_set(run, "out", dir, "--out"));
     run->global_batch_size = 0;
-    run->batch_size = trial->batch;
+    snprintf(text, sizeof text, "%lld", (long long)trial->batch);
+    EN_TRY(eni_config_set(run, "batch-size", text, "--batch-size"));
     if (trial->servers > 0) run->servers = trial->servers;
     if (trial->threads > 0) run->threads = trial->threads;
     run->mute = true;
     run->log_every = 0;
-    if (!eni_config_is_given(run, "log-level")) run->log_level = ENI_LEVEL_WARN;
+    if (!eni_config_is_given(run, "log-level"))
+        EN_TRY(eni_config_set(run, "log-level", "warn", "--log-level"));
     return eni_config_resolve(run);
 }
 

@@ -211,7 +211,8 @@ static en_status resolve_defaults(eni_config *config)
 {
     if (config->program == ENI_SIM && eni_config_is_given(config, "model")) default_as_run(config);
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
-    if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
+    if (eni_target_is_set(&config->target) && config->eval_every == 0 &&
+        !eni_config_is_given(config, "eval-points"))
         config->eval_points = CURVE_POINTS; /* the time to target comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_named("data"), "synthetic", "data", ENI_FROM_DEFAULT));
@@ -262,13 +263,23 @@ static en_status resolve_ranks(const eni_config *config)
     return EN_OK;
 }
 
-/* A program has networks, data sets and devices of its own. */
-static en_status resolve_command(const eni_config *config)
+/* A program has networks, data sets and devices of its own. The defaults of a study are as good as given, or those of the
+ * program would win. */
+static en_status resolve_command(eni_config *config)
 {
+    char word[64];
+    if (config->command.count == 0 && config->set.count > 0 && config->program != ENI_RANK)
+        return eni_config_refuse(
+            "--set: \"%.200s\" is for a program of your own: give it behind --, or omit --set",
+            config->set.item[0]);
     for (int k = 0; config->command.count > 0 && k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
+        const bool is_default = config->origin[k] == ENI_FROM_DEFAULT;
+        if (is_default && eni_key_applies(key, ENI_RANK) &&
+            eni_key_fallback(key, config->program, word) == word)
+            config->origin[k] = ENI_FROM_FLAG;
         if (config->origin[k] < ENI_FROM_FLAG || !eni_key_applies(key, ENI_WORKER) ||
-            eni_key_applies(key, ENI_RANK) || (key->programs & ~(UINT32_C(1) << ENI_RUN)) == 0)
+            eni_key_applies(key, ENI_RANK))
             continue;
         return eni_config_refuse("--%s is for the ranks of Entrain's own program, but they run %s: omit it",
                                  key->name, config->command.item[0]);
@@ -421,7 +432,7 @@ static en_status split_options(eni_config *run, char *options, const char *place
         }
         char key_place[512];
         snprintf(key_place, sizeof key_place, "%s: %s", place, eni_keys[k].name);
-        EN_TRY(eni_key_set(run, k, equals + 1, key_place, ENI_FROM_ARM));
+        EN_TRY(eni_key_set(run, k, eni_key_value_in(&eni_keys[k], part), key_place, ENI_FROM_ARM));
     }
     return EN_OK;
 }

@@ -22,6 +22,7 @@
 #include <stdio.h>
 
 #include "entrain/status.h"
+#include "run/reach.h"
 #include "run/transform.h"
 #include "run/worker_range.h"
 
@@ -102,6 +103,7 @@ typedef struct eni_config {
     int64_t lr_scale; /* ENI_SCALE_* */
     char *init;       /* weights to start from */
     int64_t seed;     /* >= 0 */
+    eni_list set;     /* "width=32": what a program of the user's reads */
 
     /* amount and order */
     int64_t batch_size;                 /* per worker; resolved from global_batch_size if that is given */
@@ -179,7 +181,7 @@ typedef struct eni_config {
     int64_t eval_every;  /* an amount of global samples, 0: see eval_points */
     bool eval_first;     /* the curve starts with the initial weights */
     int64_t eval_points; /* points over the run if eval_every is 0; 0: at the end only */
-    double target;       /* accuracy in percent, 0: none */
+    eni_target target;   /* of the curve */
     int64_t eval_batch_size;
     bool quiet;
     bool verbose; /* entrain check */
@@ -227,8 +229,9 @@ typedef struct eni_config {
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */
     bool version;
-    eni_list args;    /* positional arguments: `report DIR` */
-    eni_list command; /* of `run .. -- CMD ARGS`: the program of each rank, in place of `worker` */
+    eni_list args; /* positional arguments: `report DIR` */
+    eni_list
+        command; /* of `run`, `compare`, `scale` .. -- CMD ARGS: the program of each rank, in place of `worker` */
 
     eni_program program;
     uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: the source of the value; private to config/ */

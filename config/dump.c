@@ -260,7 +260,8 @@ static void put_key(FILE *stream, const eni_key *key, eni_program program)
     else if (key->bare != NULL)
         snprintf(left, sizeof left, "  %s--%s[=%s]", is_letter, key->name, key->words);
     else
-        snprintf(left, sizeof left, "  %s--%s=%s", is_letter, key->name, key->words);
+        snprintf(left, sizeof left, "  %s--%s%c%s", is_letter, key->name,
+                 (key->flags & ENI_KEY_NAMED) != 0 ? '.' : '=', key->words);
     describe(key, program, about, sizeof about);
     snprintf(text, sizeof text, "%s %s", key->help, about);
     fputs(left, stream);

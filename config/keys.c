@@ -35,12 +35,16 @@ static const char *check_strategy(const char *text)
     return NULL;
 }
 
+static bool is_name(const char *text, size_t length)
+{
+    return length <= ENI_ARM_NAME &&
+           strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") >= length;
+}
+
 static const char *check_arm(const char *text)
 {
     const size_t name = eni_arm_name(text);
-    if (name > 0 &&
-        (name > ENI_ARM_NAME ||
-         strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
+    if (name > 0 && !is_name(text, name))
         return "NAME=STRATEGY with a name of at most 40 letters, digits, '.', '_' and '-', such as "
                "tuned=ring:lr=0.1";
     return check_strategy(name > 0 ? text + name + 1 : text);
@@ -230,6 +234,13 @@ static const char *check_elastic(const char *text)
     return expected;
 }
 
+static const char *check_set(const char *text)
+{
+    const size_t name = strcspn(text, "=");
+    if (name > 0 && text[name] == '=' && text[name + 1] != '\0' && is_name(text, name)) return NULL;
+    return "--set.NAME=VALUE, with a name of at most 40 letters, digits, '.', '_' and '-'";
+}
+
 static const char *check_help(const char *text)
 {
     return strcmp(text, "all") == 0 || strcmp(text, "page") == 0 ? NULL : "--help or --help=all";
@@ -350,6 +361,8 @@ const eni_key eni_keys[] = {
          "weights to start from (safetensors)"),
     INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V | F, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
+    LIST("set", NULL, set, NULL, "NAME=VALUE", check_set, R | C | S | ON(ENI_RANK), MATCH | ENI_KEY_NAMED, "none",
+         "a setting of the program's own (behind --), which it reads by en_rank_setting or entrain.setting; may be repeated"),
 
 #undef GROUP
 #define GROUP "amount and order"
@@ -363,7 +376,7 @@ const eni_key eni_keys[] = {
     INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS_OURS, MATCH,
         "1; four per stage with a pipeline",
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
-    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS_OURS | V, MATCH, NULL,
+    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS | V, MATCH, NULL,
         "which running statistics are evaluated and saved: rank 0's, the mean of all ranks', or new ones computed from the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
@@ -634,8 +647,9 @@ const eni_key eni_keys[] = {
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W | V, MATCH,
         "48 with a target; else 0: the end only",
         "without --eval-every: number of points over the run"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | V | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
-         "report the time to this accuracy: of the holdout, or of the test set without one"),
+    {GROUP, "target", NULL, ENI_KEY_TARGET, AT(target), "0", 0, 0, "PERCENT|loss:VALUE", NULL, NULL, R | C | W | V | ON(ENI_REPORT), FIRST,
+     "75 in compare, the folder's in report, else none",
+     "report the time to this accuracy, or loss, of the holdout, or of the test set without one"},
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN_OURS | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
@@ -690,7 +704,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_RUN] = {"entrain run", "[FLAG ..] [-- PROGRAM ARGUMENT ..]",
                  "Trains one model with one strategy on several workers of this host.", 0, 0, ""},
     [ENI_COMPARE] =
-        {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",
+        {"entrain compare", "--arm=.. --arm=.. [FLAG ..] [-- PROGRAM ARGUMENT ..]",
          "Runs several strategies on the same job, interleaved and with the same seeds, and compares them.",
          0, 0, "lr-scale=linear target=75"},
     [ENI_WORKER] = {"worker", "[FLAG ..]",
@@ -723,7 +737,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
         {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",
          "Measures this machine and predicts the step time of a ring and of 1 .. --servers servers.", 0, 0,
          "steps=80 limit-test-samples=64"},
-    [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
+    [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..] [-- PROGRAM ARGUMENT ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
     [ENI_SIM] =
@@ -761,7 +775,9 @@ static bool same_name(const char *known, size_t known_length, const char *name, 
 
 static bool goes_by(const eni_key *key, const char *name, size_t length)
 {
-    if (same_name(key->name, strlen(key->name), name, length)) return true;
+    const size_t own = strlen(key->name);
+    if ((key->flags & ENI_KEY_NAMED) != 0 && length > own + 1 && name[own] == '.') length = own;
+    if (same_name(key->name, own, name, length)) return true;
     for (const char *alias = key->aliases; alias != NULL && *alias != '\0';) {
         size_t word = strcspn(alias, " ");
         if (same_name(alias, word, name, length)) return true;

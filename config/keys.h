@@ -16,6 +16,7 @@ typedef enum eni_key_type {
     ENI_KEY_CHOICE, /* int64_t: the index of a word */
     ENI_KEY_TIME,   /* int64_t nanoseconds, min .. max in seconds */
     ENI_KEY_AMOUNT, /* int64_t samples, or below 0 epochs: eni_parse_amount */
+    ENI_KEY_TARGET, /* eni_target */
     ENI_KEY_TEXT,   /* char * */
     ENI_KEY_LIST    /* eni_list */
 } eni_key_type;
@@ -29,6 +30,7 @@ enum {
     ENI_KEY_CALL = 128,    /* about this call's outputs: not in config.yaml */
     ENI_KEY_COMMON = 512,  /* on the first page of --help */
     ENI_KEY_RANGES = 1024, /* a list: "1..7" is seven items */
+    ENI_KEY_NAMED = 2048,  /* a list of "NAME=VALUE", one for each name, which KEY.NAME=VALUE sets */
     ENI_KEY_STUDY = 256    /* not for arms of a comparison, which sets it itself or has no use for it */
 };
 
@@ -96,6 +98,9 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
 /* Sets a field from text. `place` is the text's place ("--lr", "a.yaml:3:5: lr"). Replaces a list from a weaker source.
  * EN_EINVAL, logged; EN_ENOMEM. */
 en_status eni_key_set(eni_config *config, int key, const char *value, const char *place, int origin);
+
+/* The value in "lr=0.1", and in "set.width=32", where it is "width=32"; NULL: there is none. */
+const char *eni_key_value_in(const eni_key *key, const char *text);
 
 /* The canonical text of a scalar field; "" if it has no value. Valid while the config is; `room` is a buffer for numbers. Not
  * for lists. */

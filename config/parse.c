@@ -99,8 +99,8 @@ static en_status read_flag(scanner *line, const char *word)
     if (is_long && length == 1)
         return refuse_unknown(line, word, length, name); /* --n: single letters take one dash */
     EN_TRY(find_flag(line, word, name, length, &flag->key, &is_negated));
-    if (is_long && name[length] == '=')
-        value = name + length + 1;
+    if (is_long)
+        value = eni_key_value_in(&eni_keys[flag->key], name);
     else if (!is_long && name[1] != '\0')
         value = name + 1 + (name[1] == '=');
     if (is_negated && value != NULL)
@@ -114,6 +114,12 @@ static en_status read_flag(scanner *line, const char *word)
     flag->value = value;
     line->count++;
     return EN_OK;
+}
+
+/* Behind `--`: the program of each rank. */
+static bool takes_command(eni_program program)
+{
+    return program == ENI_RUN || program == ENI_COMPARE || program == ENI_SCALE;
 }
 
 /* Splits the line into flags; sets only the positional arguments yet. */
@@ -130,8 +136,9 @@ static en_status read_line(scanner *line)
             return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",
                                      word);
         else
-            EN_TRY(eni_list_add(
-                only_args && line->program == ENI_RUN ? &line->config->command : &line->config->args, word));
+            EN_TRY(eni_list_add(only_args && takes_command(line->program) ? &line->config->command
+                                                                          : &line->config->args,
+                                word));
     }
     return EN_OK;
 }

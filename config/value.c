@@ -145,10 +145,24 @@ void eni_list_fini(eni_list *list)
     *list = (eni_list){0};
 }
 
+/* Makes room for another value of the same name. */
+static void drop_named(eni_list *list, const char *item)
+{
+    const size_t name = strcspn(item, "=") + 1;
+    int kept = 0;
+    for (int i = 0; i < list->count; i++)
+        if (strncmp(list->item[i], item, name) == 0)
+            eni_free(list->item[i]);
+        else
+            list->item[kept++] = list->item[i];
+    list->count = kept;
+}
+
 static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
 {
     const char *expected = *item == '\0' ? "at least one item" : key->check != NULL ? key->check(item) : NULL;
     if (expected != NULL) return refuse(place, item, "is invalid", expected);
+    if ((key->flags & ENI_KEY_NAMED) != 0) drop_named(list, item);
     if (list->count >= 1024) return refuse(place, item, "is one item too many", "at most 1024");
     return eni_list_add(list, item);
 }
@@ -220,14 +234,27 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     case ENI_KEY_AMOUNT:
     case ENI_KEY_TIME: EN_TRY(set_number(key, value, place, out)); break;
     case ENI_KEY_CHOICE: EN_TRY(set_choice(key, value, place, out)); break;
+    case ENI_KEY_TARGET:
+        if (!eni_target_parse(value, out))
+            return refuse(place, value, "is not a target",
+                          "an accuracy in percent from 0 to 100, or loss:VALUE");
+        break;
     case ENI_KEY_TEXT: EN_TRY(set_text(key, value, place, out)); break;
     case ENI_KEY_LIST:
-        if (config->origin[index] != origin) eni_key_clear(config, key);
+        if (config->origin[index] != origin && (key->flags & ENI_KEY_NAMED) == 0) eni_key_clear(config, key);
         EN_TRY(set_list(key, value, place, out));
         break;
     }
     config->origin[index] = (uint8_t)origin;
     return EN_OK;
+}
+
+const char *eni_key_value_in(const eni_key *key, const char *text)
+{
+    const size_t own = strlen(key->name);
+    if ((key->flags & ENI_KEY_NAMED) != 0 && text[strcspn(text, "=.")] == '.') return text + own + 1;
+    text = strchr(text, '=');
+    return text != NULL ? text + 1 : NULL;
 }
 
 static const char *word_at(const char *words, int64_t index, char room[64])
@@ -252,6 +279,7 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
     case ENI_KEY_AMOUNT: eni_format_amount(*(const int64_t *)from, room, 64); return room;
     case ENI_KEY_TIME: eni_format_duration(*(const int64_t *)from, room, 64); return room;
+    case ENI_KEY_TARGET: return eni_target_text(from, "", ':', room);
     case ENI_KEY_TEXT: return *(char *const *)from;
     case ENI_KEY_LIST: break;
     }

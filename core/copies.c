@@ -185,8 +185,8 @@ static void *find_block(eni_copies *c, bool is_needed)
 
 static en_status leave_out(eni_copies *c, bool is_needed)
 {
-    static const char *const text = "neither memory nor %s has room for a snapshot of %zu bytes: make room "
-                                    "there, or raise --eval-every";
+    static const char *const text =
+        "neither memory nor %s has room for a snapshot of %zu bytes: make room there, or raise --eval-every";
     if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_path(c), c->bytes);
     if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_path(c), c->bytes);
     return EN_OK;

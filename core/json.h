@@ -37,6 +37,15 @@ static inline void eni_json_set_int(json_t *object, const char *key, uint64_t wh
     json_object_set_new(object, key, json_integer((json_int_t)whole));
 }
 
+/* An array of n texts. The caller's. */
+static inline json_t *eni_json_texts(char *const *texts, int n)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(array, json_string(texts[i]));
+    return array;
+}
+
 /* Several integers: ENI_JSON_SET_INTS(o, {"steps", 7}, {"samples", 9}). */
 typedef struct eni_json_int {
     const char *key;

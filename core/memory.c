@@ -113,12 +113,11 @@ static en_status raise_stack(void)
     if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= needed) return EN_OK;
     limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
     if (limit.rlim_cur < needed || setrlimit(RLIMIT_STACK, &limit) != 0)
-        return eni_fail(
-            EN_EUNSUPPORTED, "memory",
-            "ulimit -s allows a stack of %llu KiB, but at least %llu are needed: raise it (ulimit -s "
-            "%llu, or \"stack\" in /etc/security/limits.conf)",
-            (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
-            (unsigned long long)wanted >> 10);
+        return eni_fail(EN_EUNSUPPORTED, "memory",
+                        "ulimit -s allows a stack of %llu KiB, but at least %llu are needed: raise it "
+                        "(ulimit -s %llu, or \"stack\" in /etc/security/limits.conf)",
+                        (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
+                        (unsigned long long)wanted >> 10);
     if (pthread_getattr_default_np(&threads) != 0) return EN_OK;
     if (pthread_attr_setstacksize(&threads, limit.rlim_cur) == 0) (void)pthread_setattr_default_np(&threads);
     pthread_attr_destroy(&threads);

@@ -155,8 +155,7 @@ static en_status check_options(const eni_loader_options *o)
         return EN_OK;
     return eni_fail(EN_EINVAL, "loader",
                     "depth %d, %d threads and stride %llu; expected a depth of 0 to %d, as many threads and "
-                    "a stride of at "
-                    "least 1",
+                    "a stride of at least 1",
                     o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
 }
 

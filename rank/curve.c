@@ -91,15 +91,16 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     return st;
 }
 
-uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, double target)
+uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, const eni_target *target)
 {
+    char text[ENI_TARGET_TEXT];
     if (every == 0 && points > 0) every = (samples + points - 1) / points;
     const uint64_t n = every == 0 ? 1 : (samples + every - 1) / every;
-    if (target > 0 && n < ENI_REACH_IN_A_ROW)
+    if (eni_target_is_set(target) && n < ENI_REACH_IN_A_ROW)
         eni_warn("curve",
-                 "--target=%g: it is reached by %d points of the curve in a row, but this run has %llu: give "
+                 "--target=%s: it is reached by %d points of the curve in a row, but this run has %llu: give "
                  "--eval-every=%llu or less",
-                 target, ENI_REACH_IN_A_ROW, (unsigned long long)n,
+                 eni_target_text(target, "", ':', text), ENI_REACH_IN_A_ROW, (unsigned long long)n,
                  (unsigned long long)(samples / ENI_REACH_IN_A_ROW));
     return every;
 }
@@ -180,7 +181,7 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
 static en_status evaluate_grid(eni_curve *curve, float *room)
 {
     const uint32_t first = curve->n > 0 && curve->entries[0].point.samples == 0, k = curve->n - first;
-    const uint32_t step = curve->config.target > 0 ? (k + GRID - 1) / GRID : 1;
+    const uint32_t step = eni_target_is_set(&curve->config.target) ? (k + GRID - 1) / GRID : 1;
     for (uint32_t i = 0; i < curve->n; i++) {
         const bool is_start = i < first, is_last = i + 1 == curve->n;
         if (is_start || is_last || (i - first + 1) % step == 0) EN_TRY(evaluate(curve, i, false, room));
@@ -205,7 +206,7 @@ static size_t list_evaluated(const eni_curve *curve, eni_eval *evals, uint32_t *
 static en_status enclose_target(eni_curve *curve, eni_eval *evals, uint32_t *at, float *room,
                                 eni_reach *reach_out)
 {
-    const double target = curve->config.target;
+    const eni_target *target = &curve->config.target;
     *reach_out = eni_reach_find(evals, list_evaluated(curve, evals, at), target);
     if (isinf(reach_out->t)) return EN_OK;
     for (uint32_t i = at[reach_out->from] + 1; i < at[reach_out->to]; i++)
@@ -220,7 +221,8 @@ static en_status evaluate_all(eni_curve *curve, eni_curve_end *end)
     eni_eval *evals = eni_alloc_array(curve->n, sizeof *evals);
     uint32_t *at = eni_alloc_array(curve->n, sizeof *at);
     en_status st = room == NULL || evals == NULL || at == NULL ? EN_ENOMEM : evaluate_grid(curve, room);
-    if (st == EN_OK && curve->config.target > 0) st = enclose_target(curve, evals, at, room, &end->reach);
+    if (st == EN_OK && eni_target_is_set(&curve->config.target))
+        st = enclose_target(curve, evals, at, room, &end->reach);
     eni_free(at);
     eni_free(evals);
     eni_free(room);

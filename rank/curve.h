@@ -35,7 +35,7 @@ typedef struct eni_curve_config {
     uint64_t every;   /* global samples between two points; 0: only points added explicitly */
     uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
     double resumed_t; /* .. and its seconds on the clock, where they matter (record.h); 0: they do not */
-    double target;    /* fraction; 0: none */
+    eni_target target;
     eni_evaluate evaluate;
     void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: not reported */
     void *user;
@@ -49,8 +49,8 @@ typedef struct eni_curve_end {
 } eni_curve_end;
 
 /* Global samples between two points of a run of `samples`: as asked, or by the number of `points`; the same in every arm of a
- * comparison. Warns of a curve with so few that it cannot reach a target (percent; 0: none). */
-uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, double target);
+ * comparison. Warns of a curve with so few that it cannot reach a target. */
+uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, const eni_target *target);
 
 /* Takes over an earlier run's points up to `resumed`, and drops the rest. EN_EIO, logged. */
 en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);

@@ -46,7 +46,7 @@ typedef struct eni_record_options {
     uint64_t log_every;                           /* steps */
     /* Global samples between two points; if 0: number of points; 0: the last. */
     uint64_t eval_every, eval_points;
-    double target;                       /* percent; 0: none */
+    eni_target target;
     int64_t begin_ns;                    /* when a launcher began this run; 0: without one */
     uint64_t epochs, steps, max_samples; /* the budget as given */
     char *const *argv, *const *stragglers;

@@ -79,19 +79,22 @@ static void show_point(void *user, const eni_point *point)
 static en_status open_curve(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    const bool may_reach = self->world.rank == 0 && self->trainer.about.has_accuracy;
+    const eni_target nothing = {0};
+    const bool may_reach =
+        self->world.rank == 0 && (self->trainer.about.has_accuracy || asked->target.is_loss);
     const uint64_t resumed = resumed_samples(self),
-                   every = self->trainer.ops->evaluate == NULL
-                               ? 0
-                               : eni_curve_every(asked->eval_every, asked->eval_points,
-                                                 self->job.plan.samples, may_reach ? asked->target : 0);
+                   every =
+                       self->trainer.ops->evaluate == NULL
+                           ? 0
+                           : eni_curve_every(asked->eval_every, asked->eval_points, self->job.plan.samples,
+                                             may_reach ? &asked->target : &nothing);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
                                     .count = self->job.schema.count,
                                     .nstate = self->job.schema.nstate,
                                     .every = every,
-                                    .target = asked->target / 100,
+                                    .target = asked->target,
                                     /* at the very end the last point is made again */
                                     .resumed = resumed - (resumed > 0 && resumed == self->job.plan.samples),
                                     .resumed_t = resumed_seconds(self),
@@ -105,7 +108,7 @@ en_status eni_records_point_zero(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
     if (self->world.rank != 0 || self->saving.is_resumed || self->trainer.ops->evaluate == NULL ||
-        (asked->target <= 0 && !asked->eval_first))
+        (!eni_target_is_set(&asked->target) && !asked->eval_first))
         return EN_OK;
     return eni_curve_add(self->records.curve, &(eni_copy_note){0}, eni_rank_flat(self, ENI_SLOT_PARAM),
                          self->job.state);

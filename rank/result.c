@@ -338,6 +338,7 @@ static eni_facts facts_of(const eni_rank *self)
                        .nranks = self->world.nranks,
                        .nfirst = self->nfirst,
                        .groups = eni_rank_uses_groups(self) ? self->groups : NULL,
+                       .nlocal = self->world.nlocal,
                        .shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client),
                        .net = self->exchange.shaper == NULL ? NULL : self->exchange.asked.net};
 }
@@ -366,16 +367,21 @@ static void add_checkpoints(const eni_rank *self, json_t *result)
 /* A run that resumes a finished one knows only the end of its curve: `entrain report` reads all of it. */
 static void print_reached(const eni_rank *self, const eni_curve_end *curve)
 {
-    char samples[32];
+    const eni_target *target = &self->records.asked.target;
+    char samples[32], what[ENI_TARGET_TEXT];
     const char *set = is_judged_by_test(self) ? "Test set" : "Holdout";
     if (!curve->is_whole) return;
     eni_text_grouped(curve->reach.samples, ",", samples, sizeof samples);
+    eni_target_text(target, " %", ' ', what);
     if (isfinite(curve->reach.t))
-        printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->records.asked.target,
-               curve->reach.t, curve->reach.low, curve->reach.high, samples);
+        printf("%s: %s reached after %.2f s (%.2f to %.2f), %s samples\n", set, what, curve->reach.t,
+               curve->reach.low, curve->reach.high, samples);
+    else if (target->is_loss)
+        printf("%s: %s not reached for three points of the curve in a row; %.4g at the end\n", set, what,
+               curve->last.loss);
     else
-        printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
-               self->records.asked.target, curve->last.accuracy * 100);
+        printf("%s: %s not reached for three points of the curve in a row; %.2f %% at the end\n", set, what,
+               curve->last.accuracy * 100);
 }
 
 /* The share of time that the devices of one rank wait for each other. */
@@ -394,6 +400,7 @@ static void print_bubble(const json_t *result)
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
+    const eni_target *target = &self->records.asked.target;
     if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it goes on */
     if (!last->is_there)
         printf("Test set: not evaluated%s\n",
@@ -405,10 +412,10 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f%s\n", last->loss,
-               self->records.asked.target > 0
+               eni_target_is_set(target) && !target->is_loss
                    ? "; without classes it has no accuracy, so no target is reached"
                    : "");
-    if (isfinite(last->accuracy) && self->records.asked.target > 0 && about->has_accuracy)
+    if (target->is_loss || (isfinite(last->accuracy) && eni_target_is_set(target) && about->has_accuracy))
         print_reached(self, &last->curve);
     print_lost(result);
     print_not_applied(result);

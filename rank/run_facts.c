@@ -97,7 +97,10 @@ static void add_job(const eni_facts *f, json_t *result)
     eni_json_set_text(result, "augment_test", about->pixels.augment_test);
     eni_json_set_text(result, "normalize", about->pixels.normalize);
     eni_json_set_int(result, "holdout", about->holdout);
-    json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
+    const bool has_target = eni_target_is_set(&c->target);
+    json_object_set_new(result, "target",
+                        has_target && !c->target.is_loss ? json_real(c->target.value) : json_null());
+    if (c->target.is_loss) eni_json_set_number(result, "target_loss", c->target.value);
     eni_json_set_int(result, "seed", job->seed);
     json_object_set_new(result, "budget",
                         json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps",
@@ -105,9 +108,11 @@ static void add_job(const eni_facts *f, json_t *result)
     eni_json_set_text(result, "device", about->device);
     eni_json_set_int(result, "threads", (uint64_t)about->threads);
     const uint64_t batch = job->plan.batch, global_batch = job->plan.global_batch;
+    const uint64_t behind_client = job->strategy->flags & EN_LEADERS_ARE_CLIENTS ? (uint64_t)f->nlocal : 1;
+    const bool is_of_all = eni_options_are_synchronous(job->strategy, job->options);
     ENI_JSON_SET_INTS(result, {"shards", (uint64_t)f->shards}, {"buckets", job->buckets->n},
                       {"batch_size", batch}, {"global_batch_size", global_batch},
-                      {"samples_per_update", job->strategy->flags & EN_SYNCHRONOUS ? global_batch : batch});
+                      {"samples_per_update", is_of_all ? global_batch : batch * behind_client});
     eni_json_set_number(result, "lr", job->schedule.base);
     eni_json_set_number(result, "momentum", job->momentum);
     eni_json_set_text(result, "assign", job->is_claiming ? "claim" : "fixed");
@@ -115,11 +120,8 @@ static void add_job(const eni_facts *f, json_t *result)
 
 void eni_facts_identity(const eni_facts *f, json_t *result)
 {
-    json_t *argv = json_array();
-    for (int i = 0; i < f->asked->argc; i++)
-        json_array_append_new(argv, json_string(f->asked->argv[i]));
     eni_json_set_int(result, "schema", RESULT_SCHEMA);
-    json_object_set_new(result, "argv", argv);
+    json_object_set_new(result, "argv", eni_json_texts(f->asked->argv, f->asked->argc));
     eni_json_set_text(result, "version", f->version);
     eni_json_set_text(result, "strategy", f->job->strategy->name);
     eni_json_set_text(result, "strategy_options", eni_options_canonical(f->job->options));
@@ -157,7 +159,9 @@ static void add_results(const eni_facts *f, json_t *result)
     eni_json_set_int(result, "data_bytes", f->about->data_bytes); /* of max_rss */
     eni_json_set_number(result, "startup_seconds", (double)t->startup_ns * 1e-9);
     json_object_set_new(result, "train_loss", mean_over_ranks(f->reports, "last_loss", n));
-    json_object_set_new(result, "train_accuracy", mean_over_ranks(f->reports, "last_correct", n));
+    json_object_set_new(result, "train_accuracy",
+                        f->about->has_accuracy ? mean_over_ranks(f->reports, "last_correct", n)
+                                               : json_null());
     eni_json_set_number(result, "test_loss", f->loss);
     eni_json_set_number(result, "test_accuracy", f->accuracy);
     eni_json_set_text(result, "init_sha256", f->job->init_sha256);

@@ -9,7 +9,7 @@ const eni_may_differ eni_may_differ_table[] = {
     /* ---- keys ---- */
     {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
      "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
-     "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order"},
+     "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order set"},
     /* The chunks of a batch are a fact, below; an all-reduce that sums in another order has its own name. */
     {NULL, ENI_ARMS, ENI_THEN_NOTHING,
      "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},
@@ -37,11 +37,14 @@ const eni_may_differ eni_may_differ_table[] = {
     /* Micro-batches matter in a network that normalises over each of them; a lost worker in every network. */
     {ENI_RULE_TASK, ENI_NOBODY, ENI_THEN_FAIL,
      "model data data_sha256 resize augment augment_test normalize holdout device version bn_stats "
-     "global_batch_size pipeline.micro_batches max_workers budget target lost"},
+     "global_batch_size pipeline.micro_batches max_workers budget target target_loss lost"},
     {ENI_RULE_TASK, ENI_ALONE, ENI_THEN_FAIL, "workers batch_size"},
     {ENI_RULE_TASK, ENI_ARMS, ENI_THEN_FAIL,
      "strategy strategy_options groups collective.algorithm collective.transport transport shards "
      "buckets samples_per_update lr momentum assign threads"},
+    {ENI_RULE_PROGRAM, ENI_NOBODY, ENI_THEN_FAIL, "program.sha256 program.argv_sha256 program.computes"},
+    {ENI_RULE_PROGRAM, ENI_ARMS, ENI_THEN_FAIL, "program.set"},
+    {ENI_RULE_PROGRAM, ENI_NOBODY, ENI_THEN_WARN, "program.step program.weights"},
     {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_FAIL,
      "environment.version environment.commit environment.cpu environment.instruction_set "
      "environment.cores environment.compiler environment.libraries"},
@@ -58,7 +61,8 @@ const eni_may_differ eni_may_differ_table[] = {
      "staleness_steady per_worker presence restarts samples_dropped steps updates train_seconds "
      "eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
      "train_loss train_accuracy test_loss test_accuracy diverged clock staleness staleness_theory "
-     "tcp_info_bytes payload_bytes theory_bytes padding_bytes wire_bytes shm_bytes pipeline checkpoints "
+     "tcp_info_bytes payload_bytes theory_bytes padding_bytes wire_bytes shm_bytes pipeline program "
+     "checkpoints "
      "resumed_from snapshots"}};
 
 const size_t eni_may_differ_count = sizeof eni_may_differ_table / sizeof *eni_may_differ_table;
@@ -119,7 +123,15 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
     free(text); /* jansson's */
 }
 
-/* Whether the two runs must agree on the fact. Synthetic data differs with each seed. */
+bool eni_is_told_alike(const eni_study *study, size_t a, size_t b)
+{
+    const json_t *one = json_object_get(json_object_get(study->arms[a].entry, "own"), "set"),
+                 *other = json_object_get(json_object_get(study->arms[b].entry, "own"), "set");
+    return one == other || json_equal(one, other);
+}
+
+/* Whether the two runs must agree on the fact. Synthetic data differs with each seed, and the first weights with what a program
+ * is told. */
 static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
                        const eni_run *b)
 {
@@ -127,7 +139,9 @@ static bool must_agree(const eni_study *study, eni_who who, const char *name, co
     const bool is_made =
         strcmp(name, "data_sha256") == 0 && a->data != NULL && strcmp(a->data, "synthetic") == 0;
     switch (who) {
-    case ENI_SEEDS: return a->seed == b->seed;
+    case ENI_SEEDS:
+        return a->seed == b->seed &&
+               (strcmp(name, "init_sha256") != 0 || eni_is_told_alike(study, a->arm, b->arm));
     case ENI_ARMS: return a->arm == b->arm;
     case ENI_ALONE: return study->arms[a->arm].is_alone == study->arms[b->arm].is_alone;
     case ENI_NOBODY: return !is_made || a->seed == b->seed;

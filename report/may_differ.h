@@ -37,6 +37,7 @@ typedef struct eni_may_differ {
 #define ENI_RULE_START   "initial weights"
 #define ENI_RULE_ORDER   "data order"
 #define ENI_RULE_TASK    "same task"
+#define ENI_RULE_PROGRAM "same program"
 #define ENI_RULE_MACHINE "same machine"
 #define ENI_RULE_OTHER   "" /* a separate rule, with its own limits, or none */
 
@@ -53,6 +54,9 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
 /* Judges the facts of a rule over the complete runs of a study: ENI_PASS, or the worst consequence, with two
  * runs that disagree and their values in text_out. */
 int eni_facts_judge(const eni_study *study, const char *rule, char text_out[ENI_FACT_TEXT]);
+
+/* Whether two arms tell a program the same (`set`). */
+bool eni_is_told_alike(const eni_study *study, size_t a, size_t b);
 
 /* The runs that may differ in a key. */
 eni_who eni_who_may_differ(const char *key);

@@ -76,7 +76,7 @@ static void put_median(eni_plot *plot, size_t *nlines, size_t setting, size_t ar
 /* The least accuracy worth showing: the start at chance level would flatten everything else. */
 static double floor_of(const eni_study *study)
 {
-    double least = 100 * study->target;
+    double least = 100 * study->target.value;
     if (!study->has_classes) return 0;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         double all = run->nevals > 0 ? run->evals[run->nevals - 1].samples : 0;
@@ -95,7 +95,7 @@ static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double
     const size_t most = study->nruns + study->nsettings * study->narms;
     const char *axis = over == OVER_TIME ? "time" : "samples";
     size_t nlines = 0;
-    char what[32], name[24] = "all";
+    char what[32], target[ENI_TARGET_TEXT], name[24] = "all";
     eni_plot plot;
     if (!is_shared) snprintf(name, sizeof name, "%zu", setting);
     EN_TRY(eni_plot_open(&plot, canvas, "accuracy-%s-%s", name, axis));
@@ -104,11 +104,13 @@ static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double
     eni_plot_label(&plot, "%s over %s, setting %s", what, over == OVER_TIME ? "the training clock" : axis,
                    is_shared ? "by setting" : study->settings[setting].name);
     eni_plot_text(&plot, what, sizeof what, "what");
+    eni_plot_text(&plot, eni_target_text(&study->target, " %", ' ', target), sizeof target, "target_text");
     fprintf(plot.variables,
-            "low = 0\nhigh = %.9g\nbottom = %g\ntarget = %g\nhas_classes = %d\nis_over_time = %d\n"
+            "low = 0\nhigh = %.9g\nbottom = %g\ntarget = %g\nhas_target = %d\nhas_classes = %d\nis_over_time "
+            "= %d\n"
             "array line_arm[%zu]\narray line_open[%zu]\n",
-            1.02 * most_x, floor_of(study), 100 * study->target, study->has_classes, over == OVER_TIME, most,
-            most);
+            1.02 * most_x, floor_of(study), study->target.value * (study->target.is_loss ? 1 : 100),
+            study->has_classes || study->target.is_loss, study->has_classes, over == OVER_TIME, most, most);
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
         if (is_shared || !has_points(study, run)) continue;
         begin_line(&plot, &nlines, setting, run->arm);

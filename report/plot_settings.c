@@ -77,8 +77,9 @@ static void put_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 en_status eni_plot_settings(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    char time_title[64];
-    snprintf(time_title, sizeof time_title, "seconds to %g %% accuracy", 100 * study->target);
+    char time_title[64], target[ENI_TARGET_TEXT];
+    snprintf(time_title, sizeof time_title, "seconds to %s%s",
+             eni_target_text(&study->target, " %", ' ', target), study->target.is_loss ? "" : " accuracy");
     const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
                             {"accuracy", study->has_classes ? "final test accuracy, %" : "final test loss",
                              study->has_classes ? eni_metric_accuracy_percent : eni_metric_loss, false},

@@ -216,11 +216,12 @@ static en_status write_json(const eni_verdict *verdict, const eni_fairness *fair
         json_object_set_new(sentences, study->settings[c].name, json_of_text(text));
     }
     eni_verdict_primary(verdict, text, sizeof text);
-    json_t *all = json_pack(
-        "{s:i, s:f, s:o, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target", study->target, "primary",
-        text[0] == 0 ? json_null() : json_of_text(text), "verdict", sentences, "fairness",
-        eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules", json_of_rules(fairness), "table",
-        json_of_rows(study), "comparisons", json_of_comparisons(verdict), "replaced", (int)study->nreplaced);
+    json_t *all = json_pack("{s:i, s:n, s:o, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target", "primary",
+                            text[0] == 0 ? json_null() : json_of_text(text), "verdict", sentences, "fairness",
+                            eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules",
+                            json_of_rules(fairness), "table", json_of_rows(study), "comparisons",
+                            json_of_comparisons(verdict), "replaced", (int)study->nreplaced);
+    eni_study_put_target(all, &study->target);
     char *dumped = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(all);
     if (dumped == NULL)
@@ -278,7 +279,7 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
 
 /* ---- the report ---- */
 
-en_status eni_report(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
+en_status eni_report(const char *const *dirs, size_t n, const char *out, eni_target target, FILE *table_out,
                      int extras)
 {
     eni_study *study;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "entrain/status.h"
+#include "run/reach.h"
 
 /* Files that a report may write beside the page. */
 enum {
@@ -26,21 +27,21 @@ enum {
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
  * run does not have, inf the time to a target that it did not reach. */
 
-/* Reads each folder's compare.json and the run folders it names (or, without a compare.json, the folder itself as one
- * run's), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
+/* Reads compare.json in each of `dirs` (n, at most ENI_MERGED_MAX) and the run folders it names (or, without a compare.json,
+ * the folder itself as one run): several appear on one page, with settings, rankings and tests of each by itself, and the
+ * curves over samples together. Writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
  * medians (both replaced as a whole, never half-written), and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
  * and the fairness line to `table_out`. Without a working gnuplot the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
- * Several folders (at most ENI_MERGED_MAX) are on one page: settings, rankings and tests of each by itself, the curves over
- * samples together. `out` is an existing folder, usually the first one itself. `target` of the reported times: a fraction;
- * 0: the first folder's own.
+ * `out` is an existing folder, usually the first of `dirs`; files are written there only. `target` of the reported times; none:
+ * the first folder's own.
  *
  * Blocks: reads files, and runs one gnuplot after the other, each with a deadline of 20 s. Main thread.
  * EN_EFORMAT for a malformed file (logged once: file, place, what is expected), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
-en_status eni_report(const char *const *dirs, size_t n, const char *out, double target, FILE *table_out,
+en_status eni_report(const char *const *dirs, size_t n, const char *out, eni_target target, FILE *table_out,
                      int extras);
 
 #endif

@@ -52,12 +52,14 @@ static void rule_hash(const eni_study *study, eni_fairness *fairness)
     const char *rule = fairness->rules[fairness->nrules].name;
     const char *fact = strcmp(rule, ENI_RULE_START) == 0 ? "init_sha256" : "order_sha256";
     size_t unknown = 0, compared = 0;
+    bool has_own = false;
     char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         eni_fact_of(run, fact, hash);
         unknown += run->is_complete && hash[0] == 0;
         if (!run->is_complete || hash[0] == 0) continue;
         compared++;
+        has_own = has_own || (fact[0] == 'i' && !eni_is_told_alike(study, 0, run->arm));
         if (is_first_of_seed(study, run, fact))
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
                          hash);
@@ -67,8 +69,8 @@ static void rule_hash(const eni_study *study, eni_fairness *fairness)
     else if (unknown > 0)
         found(fairness, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
     else
-        found(fairness, ENI_PASS, "one per seed over %zu run%s (%s)", compared, compared == 1 ? "" : "s",
-              list);
+        found(fairness, ENI_PASS, "one per seed%s over %zu run%s (%s)",
+              has_own ? " and settings of the program" : "", compared, compared == 1 ? "" : "s", list);
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
@@ -315,18 +317,48 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
 {
     char odd[ENI_RULE_TEXT];
     const eni_run *first = NULL;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+    bool is_known = true; /* a program need not say what its data are */
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        is_known = is_known && !eni_json_says(run->result, "data_sha256", "not known");
         if (run->is_complete && (first == NULL || study->arms[first->arm].is_alone)) first = run;
+    }
     if (first == NULL)
         found(fairness, ENI_FAIL, "no run ended well");
     else if (eni_facts_judge(study, ENI_RULE_TASK, odd) != ENI_PASS)
         found(fairness, ENI_FAIL, "%s", odd);
     else
-        found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g%s%s",
+        found(fairness, is_known ? ENI_PASS : ENI_WARN, "%s on %s%s, %s, %g worker%s, global batch %g%s%s",
               first->model ? first->model : "model?", first->data ? first->data : "data?",
-              first->device ? first->device : "device?", first->workers, first->workers > 1 ? "s" : "",
-              first->global_batch_size, first->bn_stats ? ", running statistics by bn-stats " : "",
+              is_known ? "" : " (its hash is not known)", first->device ? first->device : "device?",
+              first->workers, first->workers > 1 ? "s" : "", first->global_batch_size,
+              first->bn_stats ? ", running statistics by bn-stats " : "",
               first->bn_stats ? first->bn_stats : "");
+}
+
+static const char *about(const eni_run *run, const char *key)
+{
+    const char *text = json_string_value(json_object_get(json_object_get(run->result, "program"), key));
+    return text != NULL ? text : "?";
+}
+
+/* Of a program of the user's: its script and arguments, what computes and steps, and what the arms tell it. */
+static void rule_program(const eni_study *study, eni_fairness *fairness)
+{
+    char text[ENI_RULE_TEXT] = "";
+    const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
+    if (run == NULL || json_object_get(run->result, "program") == NULL) return;
+    int mark = eni_facts_judge(study, ENI_RULE_PROGRAM, text);
+    if (mark == ENI_PASS)
+        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights",
+                     about(run, "file"), about(run, "sha256"), about(run, "argv_sha256"),
+                     about(run, "computes"), about(run, "step"), about(run, "weights"));
+    for (size_t a = 0; a < study->narms; a++) {
+        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a))
+            mark = ENI_WARN; /* so the models may differ */
+        if (own_of(study, a, "set") != NULL)
+            eni_text_add(text, ENI_RULE_TEXT, "; %s: %s", study->arms[a].name, own_of(study, a, "set"));
+    }
+    found(fairness, mark, "%s", text);
 }
 
 /* A study that is resumed later may run another program or on another machine. */
@@ -880,15 +912,15 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     static const struct {
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
-    } rules[] = {{ENI_RULE_START, rule_hash},      {ENI_RULE_ORDER, rule_hash},
-                 {"learning rate", rule_rate},     {"tuning", rule_tuning},
-                 {"momentum", rule_momentum},      {"same budget", rule_budget},
-                 {ENI_RULE_TASK, rule_task},       {"same conditions", rule_conditions},
-                 {"slow ranks", rule_slow_ranks},  {"cores per role", rule_cores},
-                 {ENI_RULE_MACHINE, rule_machine}, {"quiet machine", rule_quiet},
-                 {"order of runs", rule_order},    {"no seed dropped", rule_seeds},
-                 {"measuring", rule_measuring},    {"same bytes", rule_same_bytes},
-                 {"one page", rule_page}};
+    } rules[] = {{ENI_RULE_START, rule_hash},          {ENI_RULE_ORDER, rule_hash},
+                 {"learning rate", rule_rate},         {"tuning", rule_tuning},
+                 {"momentum", rule_momentum},          {"same budget", rule_budget},
+                 {ENI_RULE_TASK, rule_task},           {ENI_RULE_PROGRAM, rule_program},
+                 {"same conditions", rule_conditions}, {"slow ranks", rule_slow_ranks},
+                 {"cores per role", rule_cores},       {ENI_RULE_MACHINE, rule_machine},
+                 {"quiet machine", rule_quiet},        {"order of runs", rule_order},
+                 {"no seed dropped", rule_seeds},      {"measuring", rule_measuring},
+                 {"same bytes", rule_same_bytes},      {"one page", rule_page}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

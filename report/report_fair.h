@@ -7,7 +7,7 @@
 
 #include "report/may_differ.h"
 
-enum { ENI_MAX_RULES = 17, ENI_RULE_TEXT = ENI_FACT_TEXT };
+enum { ENI_MAX_RULES = 18, ENI_RULE_TEXT = ENI_FACT_TEXT };
 
 typedef struct eni_rule {
     int mark;                 /* ENI_PASS, ENI_WARN or ENI_FAIL */

@@ -143,12 +143,14 @@ static void write_number(FILE *page, const char *format, double value)
 static en_status write_table(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
+    char then[ENI_TARGET_TEXT], now[ENI_TARGET_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!eni_study_bracket_is_of_grid(run, study->target)) continue;
+        if (!eni_study_bracket_is_of_grid(run, &study->target)) continue;
         fprintf(canvas->page,
-                "<p class=\"lede\">These runs were evaluated for a target of %g %%: near %g %% only "
+                "<p class=\"lede\">These runs were evaluated for a target of %s: near %s only "
                 "grid points are known, so both points that enclose a time are from the grid.</p>\n",
-                100 * run->evaluated_for, 100 * study->target);
+                eni_target_text(&run->evaluated_for, " %", ' ', then),
+                eni_target_text(&study->target, " %", ' ', now));
         break;
     }
     eni_report_html_table(study, canvas->page);

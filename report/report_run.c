@@ -306,9 +306,11 @@ static void load_numbers(eni_json *reader, eni_run *run)
         PLACE(workers), PLACE(updates), PLACE(steps), PLACE(samples_computed), PLACE(samples_applied),
         PLACE(samples_dropped), PLACE(samples_per_s), PLACE(train_seconds), PLACE(test_accuracy), PLACE(test_loss),
         PLACE(lr), PLACE(global_batch_size), PLACE(payload_bytes), PLACE(wire_bytes), PLACE(shm_bytes),
-        PLACE(theory_bytes), PLACE(max_rss), {"target", &run->evaluated_for}};
+        PLACE(theory_bytes), PLACE(max_rss), {"target", &run->evaluated_for.value}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i].at = eni_json_number(reader, run->result, numbers[i].key);
+    const double loss = eni_json_number(reader, run->result, "target_loss");
+    if (!isnan(loss)) run->evaluated_for = (eni_target){loss, true};
     if (run->test_accuracy < 0 || run->test_accuracy > 1)
         eni_json_fail(reader, "test_accuracy %g should be a fraction from 0 to 1", run->test_accuracy);
 }
@@ -372,18 +374,18 @@ static en_status load_simulated(eni_json *reader, eni_run *run)
     return EN_OK;
 }
 
-void eni_study_find_target(eni_run *run, double target)
+void eni_study_find_target(eni_run *run, const eni_target *target)
 {
-    bool has_accuracy = false;
+    bool has_any = false;
     for (size_t i = 0; i < run->nevals; i++)
-        has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
+        has_any = has_any || !isnan(target->is_loss ? run->evals[i].loss : run->evals[i].accuracy);
     run->reach = eni_reach_find(run->evals, run->nevals, target);
-    if (run->is_complete && !has_accuracy)
+    if (run->is_complete && !has_any)
         run->reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
     run->last_t = run->nevals > 0 ? run->evals[run->nevals - 1].t : 0;
 }
 
-en_status eni_study_load_run(const char *dir, double target, eni_run *run)
+en_status eni_study_load_run(const char *dir, const eni_target *target, eni_run *run)
 {
     static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts,    load_lists,     load_staleness,
                                                                 load_emulated, load_simulated, load_pipeline};

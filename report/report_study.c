@@ -20,9 +20,10 @@ bool eni_study_bracket_is_wide(const eni_run *run)
     return isfinite(run->reach.t) && run->reach.high - run->reach.low > 0.1 * run->reach.t;
 }
 
-bool eni_study_bracket_is_of_grid(const eni_run *run, double target)
+bool eni_study_bracket_is_of_grid(const eni_run *run, const eni_target *target)
 {
-    return isfinite(run->reach.t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
+    return isfinite(run->reach.t) && isfinite(run->evaluated_for.value) &&
+           !eni_target_is_same(&run->evaluated_for, target);
 }
 
 const eni_run *eni_study_next(const eni_study *study, size_t setting, size_t arm, const eni_run *before)
@@ -325,7 +326,7 @@ static en_status load_runs(eni_json *reader, eni_study *study)
         study->nreplaced += study->runs[i].is_replaced;
     study->nruns -= study->nreplaced;
     for (size_t i = 0; i < n; i++)
-        EN_TRY(eni_study_load_run(study->runs[i].root, study->target, &study->runs[i]));
+        EN_TRY(eni_study_load_run(study->runs[i].root, &study->target, &study->runs[i]));
     return EN_OK;
 }
 
@@ -372,16 +373,30 @@ static void ask_runs(eni_study *study)
         study->has_classes |= !isnan(eni_metric_accuracy(run));
         has_loss |= !isnan(eni_metric_loss(run));
     }
-    study->has_classes |= !has_loss;
+    study->has_classes = (study->has_classes || !has_loss) && !study->target.is_loss;
 }
 
-static en_status fill_study(eni_json *reader, double target, eni_study *study)
+void eni_study_put_target(json_t *object, const eni_target *target)
+{
+    json_object_set_new(object, "target", target->is_loss ? json_null() : json_real(target->value));
+    if (target->is_loss) eni_json_set_number(object, "target_loss", target->value);
+}
+
+static eni_target target_of(eni_json *reader, const json_t *index)
+{
+    eni_target target = {.value = eni_json_number(reader, index, "target_loss")};
+    target.is_loss = !isnan(target.value);
+    if (!target.is_loss) target.value = eni_json_need_number(reader, index, "target");
+    if (reader->status == EN_OK && !target.is_loss && !(target.value > 0 && target.value <= 1))
+        eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
+                      target.value);
+    return target;
+}
+
+static en_status fill_study(eni_json *reader, eni_target target, eni_study *study)
 {
     eni_study_check_schema(reader, study->index, ENI_STUDY_SCHEMA);
-    study->target = target > 0 ? target : eni_json_need_number(reader, study->index, "target");
-    if (reader->status == EN_OK && !(study->target > 0 && study->target <= 1))
-        eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
-                      study->target);
+    study->target = eni_target_is_set(&target) ? target : target_of(reader, study->index);
     study->lr_scale = eni_json_text(reader, study->index, "lr_scale");
     load_settings(reader, study);
     load_arms(reader, study);
@@ -407,6 +422,7 @@ static json_t *index_of_single_run(const char *dir)
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
     const double target = json_number_value(json_object_get(result, "target"));
+    json_t *loss = json_object_get(result, "target_loss");
     json_t *index = json_pack(
         "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}], s:{s:{s:i}}}",
         "schema", ENI_STUDY_SCHEMA, "target", target > 0 ? target : 0.75, "settings", "name", "run", "arms",
@@ -414,7 +430,9 @@ static json_t *index_of_single_run(const char *dir)
         "setting", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
         !eni_json_says(result, "exit", "ok"), "plan", "seeds", "run", 1);
     if (index != NULL) {
-        json_object_set(index, "argv", json_object_get(result, "argv"));
+        if (loss != NULL) json_object_set(index, "target_loss", loss);
+        if (json_object_get(result, "program") == NULL) /* whose arguments do not say how it was started */
+            json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));
         if (json_object_get(result, "simulated") != NULL)
             json_object_set_new(index, "simulated", json_true());
@@ -437,7 +455,7 @@ static json_t *load_index(const char *dir, char path[PATH_MAX], eni_json *reader
     return index;
 }
 
-en_status eni_study_load(const char *const *dirs, size_t n, double target, eni_study **study_out)
+en_status eni_study_load(const char *const *dirs, size_t n, eni_target target, eni_study **study_out)
 {
     eni_study *study = eni_alloc(sizeof *study);
     char path[PATH_MAX];

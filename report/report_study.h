@@ -138,11 +138,11 @@ typedef struct eni_run {
     eni_present *present;
     eni_strip pipeline;
 
-    double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
-    eni_reach reach;      /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */
-    double last_t;        /* of the last evaluation: a censored run took longer */
-    double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
-    double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
+    double step_ms[3];        /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
+    eni_reach reach;          /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */
+    double last_t;            /* of the last evaluation: a censored run took longer */
+    eni_target evaluated_for; /* the evaluated points were chosen for it; its value NAN: none */
+    double outside;           /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 
 typedef struct eni_setting_spec {
@@ -169,7 +169,7 @@ typedef struct eni_study {
     char *dir[ENI_MERGED_MAX]; /* (ndirs) of each study on the page, owned */
     size_t ndirs;
     json_t *index; /* compare.json, owned; texts below are borrowed from it */
-    double target; /* fraction */
+    eni_target target;
     const char *lr_scale;
     size_t nsettings, narms, nruns, nseeds;
     eni_setting_spec settings[ENI_MAX_SETTINGS];
@@ -181,17 +181,22 @@ typedef struct eni_study {
     eni_primary primary; /* the comparison that the study named before the first run */
     size_t baseline;     /* the arm that all others are compared with; ENI_COMPARISONS_ALL: none */
     bool has_holdout;    /* curves and times to the target are of samples kept out of training */
-    bool has_classes;    /* false for a regression: it has no target, and is judged by its loss */
+    bool
+        has_classes; /* judged by the accuracy; false for a regression, and with a target of the loss: by that */
 } eni_study;
 
-/* Reads the folders (see eni_report); target 0: the first one's own. Settings of several, and so rankings and tests, stay
- * apart (report_merge.h). The caller frees with eni_study_free; on failure there is nothing to free. Logs the first error. */
-en_status eni_study_load(const char *const *dirs, size_t n, double target, eni_study **study_out);
+/* Reads the folders (see eni_report), side by side: settings, and so rankings and tests, stay apart (report_merge.h). Without a
+ * target the first one's own. The caller frees with eni_study_free; on failure there is nothing to free. Logs the first
+ * error. */
+en_status eni_study_load(const char *const *dirs, size_t n, eni_target target, eni_study **study_out);
 void eni_study_free(eni_study *study);
+
+/* Sets "target", the fraction or null, and if it is a loss "target_loss". */
+void eni_study_put_target(json_t *object, const eni_target *target);
 
 /* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose setting, arm, seed and exit are set, and
  * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
-en_status eni_study_load_run(const char *dir, double target, eni_run *run);
+en_status eni_study_load_run(const char *dir, const eni_target *target, eni_run *run);
 
 /* Whether the setting's study has this arm. */
 bool eni_study_has_arm(const eni_study *study, size_t setting, size_t arm);
@@ -201,14 +206,14 @@ void eni_study_check_schema(eni_json *reader, const json_t *file, int schema);
 void eni_study_drop_run(eni_run *run); /* frees what it owns */
 
 /* Sets reach and last_t by the rule of run/reach.h. */
-void eni_study_find_target(eni_run *run, double target);
+void eni_study_find_target(eni_run *run, const eni_target *target);
 
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */
 bool eni_study_bracket_is_wide(const eni_run *run);
 
 /* True if the run was evaluated for another target: the snapshots next to this target's crossing are gone, so its
  * bracket is an interval of the grid. False if the target of that evaluation was not recorded. */
-bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
+bool eni_study_bracket_is_of_grid(const eni_run *run, const eni_target *target);
 
 /* In place of a setting or an arm in the following functions: all of them. */
 #define ENI_ANY SIZE_MAX

@@ -187,14 +187,13 @@ static void put_row(const eni_study *study, const eni_row *row, eni_table *table
 
 en_status eni_report_print_table(const eni_study *study, FILE *out)
 {
-    char heads[200];
+    char heads[200], target[ENI_TARGET_TEXT];
     eni_table table;
     eni_row row = {0};
-    snprintf(
-        heads, sizeof heads,
-        "setting|strategy|>updates|>samples/s|>to %g %%|test %s|staleness mean/p50/p95/max|>wait by rank|"
-        "payload/theory|>wire",
-        100 * study->target, study->has_classes ? "acc" : "loss");
+    snprintf(heads, sizeof heads,
+             "setting|strategy|>updates|>samples/s|>to %s|test %s|staleness mean/p50/p95/max|>wait by rank|"
+             "payload/theory|>wire",
+             eni_target_text(&study->target, " %", ' ', target), study->has_classes ? "acc" : "loss");
     eni_table_begin(&table, heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         put_row(study, &row, &table);
@@ -204,7 +203,7 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
 en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out)
 {
     const eni_study *study = verdict->study;
-    char heads[256], name[160];
+    char heads[256], name[160], target[ENI_TARGET_TEXT];
     eni_table table;
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
@@ -212,8 +211,9 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     snprintf(name, sizeof name, "%s", study->settings[setting].name);
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
         *bar = '/'; /* '/' separates heads */
-    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from %s", name, 100 * study->target,
-             study->has_classes ? "acc" : "loss", eni_verdict_from(verdict));
+    snprintf(heads, sizeof heads, "%s|to %s|test %s|samples/s|differs from %s", name,
+             eni_target_text(&study->target, " %", ' ', target), study->has_classes ? "acc" : "loss",
+             eni_verdict_from(verdict));
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
@@ -279,11 +279,11 @@ void eni_report_latex_table(const eni_study *study, FILE *out)
 {
     cell cells[CELLS];
     eni_row row = {0};
-    fprintf(
-        out,
-        "\\begin{tabular}{llrrrrrrrr}\n\\hline\nsetting & strategy & updates & samples/s & to %g\\,\\%% & "
-        "test %s & staleness & wait & payload/theory & MB\\\\\n\\hline\n",
-        100 * study->target, study->has_classes ? "acc" : "loss");
+    char target[ENI_TARGET_TEXT];
+    fprintf(out,
+            "\\begin{tabular}{llrrrrrrrr}\n\\hline\nsetting & strategy & updates & samples/s & to %s & "
+            "test %s & staleness & wait & payload/theory & MB\\\\\n\\hline\n",
+            eni_target_text(&study->target, "\\,\\%", ' ', target), study->has_classes ? "acc" : "loss");
     for (size_t next = 0; eni_row_next(study, &next, &row);) {
         fill_cells(study, &row, &of_terminal, cells);
         latex_text(study->settings[row.setting].name, out);
@@ -309,14 +309,13 @@ static const char *head_of_quality(const eni_study *study)
 
 void eni_report_html_table(const eni_study *study, FILE *page)
 {
-    char heads[400];
+    char heads[400], target[ENI_TARGET_TEXT];
     eni_row row = {0};
-    snprintf(
-        heads, sizeof heads,
-        "setting|=strategy<small>sum, transport</small>|updates|samples/s|to %g" THIN
-        "%%|%s|staleness<small>mean, p50/p95/max</small>|wait<small>by rank</small>|payload<small>/ theory"
-        "</small>|wire<small>MB</small>",
-        100 * study->target, head_of_quality(study));
+    snprintf(heads, sizeof heads,
+             "setting|=strategy<small>sum, transport</small>|updates|samples/s|to %s"
+             "|%s|staleness<small>mean, p50/p95/max</small>|wait<small>by rank</small>|payload<small>/ theory"
+             "</small>|wire<small>MB</small>",
+             eni_target_text(&study->target, THIN "%", ' ', target), head_of_quality(study));
     eni_html_table(page, "main", heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         html_row(study, &row, page);
@@ -326,12 +325,13 @@ void eni_report_html_table(const eni_study *study, FILE *page)
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
-    char heads[192];
+    char heads[192], target[ENI_TARGET_TEXT];
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
-    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from %s", 100 * study->target,
-             head_of_quality(study), eni_verdict_from(verdict));
+    snprintf(heads, sizeof heads, "arm|to %s|%s|samples/s|differs from %s",
+             eni_target_text(&study->target, THIN "%", ' ', target), head_of_quality(study),
+             eni_verdict_from(verdict));
     eni_html_table(page, "rank", heads);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);

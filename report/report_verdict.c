@@ -14,8 +14,10 @@
 /* A target that is set when the times are known (`report --target`) can be chosen for its result. */
 static bool has_planned_target(const eni_study *study)
 {
-    const json_t *planned = json_object_get(study->index, "target");
-    return planned == NULL || fabs(json_number_value(planned) - study->target) < 1e-9;
+    const json_t *loss = json_object_get(study->index, "target_loss"),
+                 *planned = loss != NULL ? loss : json_object_get(study->index, "target");
+    const eni_target target = {json_number_value(planned), loss != NULL};
+    return planned == NULL || eni_target_is_same(&target, &study->target);
 }
 
 /* The reason not to claim anything about an arm, whatever its times are. */
@@ -315,8 +317,12 @@ typedef struct sentence {
 /* "ring reached 75 %" */
 static void say_of_target(sentence *s, const char *who, const char *verb)
 {
-    const double percent = s->verdict->study->target * 100;
-    say(s, "%s %s %.*f %%", who, verb, fabs(percent - round(percent)) < 1e-9 ? 0 : 1, percent);
+    const eni_target *target = &s->verdict->study->target;
+    const double percent = 100 * target->value;
+    if (target->is_loss)
+        say(s, "%s %s a loss of %g", who, verb, target->value);
+    else
+        say(s, "%s %s %.*f %%", who, verb, fabs(percent - round(percent)) < 1e-9 ? 0 : 1, percent);
 }
 
 /* Two different times with as many digits as it takes to tell them apart. */
@@ -444,6 +450,7 @@ static void say_times(sentence *s)
     if (isnan(second->time))
         say(s, ", %s %s", second->name,
             eni_study_example(s->verdict->study, s->setting, second->arm) == NULL ? "failed"
+            : s->verdict->study->target.is_loss                                   ? "has no loss"
                                                                                   : "has no accuracy");
     else
         say(s, isinf(second->time) ? ", %s not within its %s" : ", %s in %s", second->name, text);
@@ -531,7 +538,7 @@ static void say_standings(sentence *s)
             say(s, "no run has an accuracy, so times cannot be compared");
         } else {
             say_losses(s);
-            say(s, "; without classes, no target applies and no difference is tested");
+            say(s, "; without classes, only a target of the loss (--target=loss:VALUE) would be tested");
         }
     } else if (isinf(first->time)) {
         say_of_target(s, "no arm", "reached");

@@ -40,7 +40,7 @@ mkdir -p "$folder" && folder=$(cd "$folder" && pwd) || exit 2
 tree=$folder/tree build=$folder/build
 rm -rf "$tree" && mkdir -p "$tree" || exit 2
 git ls-files -co --exclude-standard -z | xargs -0 sh -c 'for f; do [ ! -e "$f" ] || echo "$f"; done' sh |
-    tar -cf - -T - | tar -xf - -C "$tree" || exit 2
+    tar -cf - -T - | tar -xmf - -C "$tree" || exit 2
 
 # shellcheck disable=SC2046
 compile() { cmake --build "$build" -j "${JOBS:-2}" --target $(targets "$@") >"$folder/build.log" 2>&1; }

@@ -55,7 +55,7 @@ static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, cons
     const bool is_first = !e->has_begun;
     e->has_begun = true;
     if (is_first) EN_TRY(eni_virtual_network_evaluate(e->asked.network, param, e->state, &e->first));
-    if (is_first && e->records.target <= 0 && !e->records.eval_first) return EN_OK;
+    if (is_first && !eni_target_is_set(&e->records.target) && !e->records.eval_first) return EN_OK;
     return add_point(e, samples, virtual_ns, param);
 }
 
@@ -199,15 +199,17 @@ static en_status open_curve(eni_experiment *e)
 {
     const eni_config *c = e->asked.config;
     const eni_job *job = &e->asked.network->job;
+    const eni_target nothing = {0};
+    const bool may_reach = e->about.has_accuracy || c->target.is_loss;
     const uint64_t samples = job->plan.samples,
                    every = eni_curve_every(eni_job_samples(job, c->eval_every), (uint64_t)c->eval_points,
-                                           samples, e->about.has_accuracy ? c->target : 0);
+                                           samples, may_reach ? &c->target : &nothing);
     const eni_curve_config curve = {.dir = c->out,
                                     .set = e->about.set,
                                     .count = job->schema.count,
                                     .nstate = job->schema.nstate,
                                     .every = every,
-                                    .target = c->target / 100,
+                                    .target = c->target,
                                     .evaluate = evaluate_point,
                                     .on_point = show_point,
                                     .user = e};
@@ -393,6 +395,7 @@ static eni_facts facts_of(const eni_experiment *e)
                        .nranks = sim->nranks,
                        .nfirst = sim->nranks,
                        .groups = sim->strategy->flags & EN_USES_GROUPS ? sim->groups : NULL,
+                       .nlocal = sim->local_size > 0 ? sim->local_size : sim->nranks,
                        .shards = has_store ? sim->nshards : 0};
 }
 

@@ -92,11 +92,10 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
                  (long long)pid, TIMEOUT_S);
         return st;
     }
-    return eni_fail(
-        EN_ESTOP, "share",
-        "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
-        "for %.1f s",
-        (long long)pid, (double)stopped_ns * 1e-9);
+    return eni_fail(EN_ESTOP, "share",
+                    "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or "
+                    "Ctrl-Z) for %.1f s",
+                    (long long)pid, (double)stopped_ns * 1e-9);
 }
 
 /* EN_ENOENT: there is nobody (any more) to take it from. */

@@ -268,15 +268,18 @@ static void become_program(const eni_config *config, char **words, int log_fd)
     set_number("WORLD_SIZE", config->world_size);
     set_number("LOCAL_RANK", config->local_rank);
     set_number("LOCAL_WORLD_SIZE", config->local_size);
-    if (eni_env("OMP_NUM_THREADS") == NULL)
-        set_number("OMP_NUM_THREADS",
-                   eni_host_info_cores() > config->workers ? eni_host_info_cores() / config->workers : 1);
+    const int64_t share = eni_host_info_cores() / config->workers, threads = config->threads > 0
+                                                                                 ? config->threads
+                                                                             : share > 0 ? share
+                                                                                         : 1;
+    if (eni_env("OMP_NUM_THREADS") == NULL) set_number("OMP_NUM_THREADS", threads);
+    setenv("PYTHONUNBUFFERED", "1", 0); /* else Python keeps back what it prints to a pipe or a file */
     if (log_fd >= 0 && (dup2(log_fd, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)) _exit(126);
     memcpy(argv, config->command.item, (size_t)config->command.count * sizeof *argv);
     execvp(argv[0], argv);
 }
 
-/* Takes the output of a program's rank other than 0: OUT/rank-R.log, or memory. */
+/* Takes the output of a program's rank other than 0, and of that one in a study: OUT/rank-R.log, or memory. */
 static en_status open_log(const eni_launcher *l, int32_t rank, int *fd_out)
 {
     char name[32];
@@ -298,7 +301,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     config->world_size = config->nnodes * config->workers;
     config->result_fd = l->reports.in_fd;
     if (!is_program) EN_TRY(eni_folder_program(eni_program_name(as), path, sizeof path));
-    en_status st = is_program && rank > 0 ? open_log(l, rank, &log_fd) : EN_OK;
+    en_status st = is_program && (rank > 0 || config->mute) ? open_log(l, rank, &log_fd) : EN_OK;
     if (st == EN_OK) st = pass_token(l, config);
     char **argv = st == EN_OK ? eni_config_argv(config, as, path) : NULL;
     pid_t own = getpid(), pid = argv == NULL ? -1 : fork();

@@ -5,7 +5,9 @@
     PYTHONPATH=../../python python3 numpy_only.py strategy=ring world-size=2 rank=1
 
 Or with torchrun --no_python --nproc_per_node=2 python3 numpy_only.py strategy=ring. With ps-sync, ps-async or ssp:bound=2
-also start `entrain psd --strategy=.. --world-size=2`, and give server=tcp://127.0.0.1:5555.
+also start `entrain psd --strategy=.. --world-size=2`, and give server=tcp://127.0.0.1:5555. Or compare strategies, and widths:
+
+    entrain compare -n 2 --arm=ring --arm=ps-async --arm=wide=ring:set.width=128 --out=spirals -- python3 numpy_only.py
 """
 import sys
 
@@ -32,7 +34,8 @@ def loss_and_share(p, y):
 
 
 def main():
-    first = {"w1": rng.normal(0, 1, (2, 64)), "b1": np.zeros(64), "w2": rng.normal(0, 0.2, (64, 2)), "b2": np.zeros(2)}
+    width = entrain.setting("width", 64)
+    first = {"w1": rng.normal(0, 1, (2, width)), "b1": np.zeros(width), "w2": rng.normal(0, 0.2, (width, 2)), "b2": np.zeros(2)}
     settings = dict({"strategy": "ring", "epochs": "20", "batch-size": "20", "lr": "0.05", "momentum": "0.9"},
                     **dict(text.split("=", 1) for text in sys.argv[1:]))
     with entrain.Rank(first, 2000, has_accuracy=True, model="spirals", **settings,

@@ -17,7 +17,7 @@ import threading
 
 import numpy as np
 
-__all__ = ["Rank", "RunError", "Simulation", "simulate"]
+__all__ = ["Rank", "RunError", "Simulation", "setting", "simulate"]
 
 
 class _Problem(ctypes.Structure):
@@ -226,4 +226,4 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
         _library.en_sim_close(sim)
 
 
-from entrain.rank import Rank, RunError  # noqa: E402  which uses the above
+from entrain.rank import Rank, RunError, setting  # noqa: E402  which uses the above

@@ -6,9 +6,9 @@ set xlabel is_over_time ? 'training clock, s' : 'samples, thousands'
 set ylabel what.(has_classes ? ', %' : '') offset 1,0
 set yrange [bottom:*]
 set rmargin 2
-if (has_classes) {
+if (has_target) {
     set arrow 1 from graph 0, first target to graph 1, first target nohead lc rgb ink dt '-' lw 1
-    set label 1 sprintf('target %g %%', target) at graph 0.985, first target right offset 0,0.55 tc rgb ink font ',12'
+    set label 1 'target '.target_text at graph 0.985, first target right offset 0,0.55 tc rgb ink font ',12'
 }
 if (bottom > 0) {
     do for [i=0:1] {

@@ -109,10 +109,9 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
                         h->shard);
     if (is_read_there != was_left_there)
         return eni_fail(EN_EPROTO, "client", "shard %u of psd %s", h->shard,
-                        was_left_there
-                            ? "left its weights in place, but this rank has not mapped them"
-                            : "sent a copy of weights that this rank reads in place: with EN_ROUNDS "
-                              "on_pull must answer EN_REPLY_WEIGHTS or EN_HOLD");
+                        was_left_there ? "left its weights in place, but this rank has not mapped them"
+                                       : "sent a copy of weights that this rank reads in place: with "
+                                         "EN_ROUNDS on_pull must answer EN_REPLY_WEIGHTS or EN_HOLD");
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
         memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
@@ -439,11 +438,10 @@ static en_status finish(eni_client *client)
         EN_TRY(wait_more(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
         if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_fail(
-                EN_ETIMEOUT, "client",
-                "only %d of %d shards of psd said goodbye within 60 s: check the load of its host and "
-                "the network",
-                goodbyes(client), client->shards);
+            return eni_fail(EN_ETIMEOUT, "client",
+                            "only %d of %d shards of psd said goodbye within 60 s: check the load of its "
+                            "host and the network",
+                            goodbyes(client), client->shards);
     }
     return EN_OK;
 }

@@ -250,15 +250,11 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     return EN_OK;
 }
 
-/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale.
- * An option `bound` that is not negative (hierarchical) asks for another rule. */
+/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale. */
 static en_status check_synchronous(eni_store *store, const eni_partition *part)
 {
-    const eni_options *options = store->config.options;
-    if (!(store->config.strategy->flags & EN_SYNCHRONOUS) || part->pub.pending >= part->pub.nclients)
-        return EN_OK;
-    if (options != NULL && eni_options_has(options, "bound", false) &&
-        eni_options_num(options, "bound", store->config.world) >= 0)
+    if (part->pub.pending >= part->pub.nclients ||
+        !eni_options_are_synchronous(store->config.strategy, store->config.options))
         return EN_OK;
     store->hook.verdict = EN_EBUG;
     snprintf(store->hook.said, sizeof store->hook.said,

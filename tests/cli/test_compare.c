@@ -301,7 +301,7 @@ static int judged(const char *rule, char text_out[ENI_RULE_TEXT])
     eni_study *study;
     eni_fairness fairness;
     int mark = -1;
-    assert_int_equal(eni_study_load((const char *const[]){s.dir}, 1, 0, &study), EN_OK);
+    assert_int_equal(eni_study_load((const char *const[]){s.dir}, 1, (eni_target){0}, &study), EN_OK);
     eni_fair_judge(study, &fairness);
     for (size_t i = 0; i < fairness.nrules; i++)
         if (strcmp(fairness.rules[i].name, rule) == 0) {
@@ -516,7 +516,7 @@ static void test_an_interruption_ends_it(void **state)
     assert_string_equal(text_of(json_array_get(json_object_get(index, "runs"), 0), "cause"), "interrupted");
     json_decref(index);
     FILE *null = fopen("/dev/null", "w");
-    assert_int_equal(eni_report((const char *const[]){s.dir}, 1, s.dir, 0, null, 0), EN_OK);
+    assert_int_equal(eni_report((const char *const[]){s.dir}, 1, s.dir, (eni_target){0}, null, 0), EN_OK);
     fclose(null);
 }
 

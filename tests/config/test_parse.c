@@ -196,6 +196,12 @@ static const struct {
     {ENI_COMPARE, "--primary=even:0:1", {"--primary:", "\"even:0:1\"", "from 1"}},
     {ENI_COMPARE, "--strategies=ring,ssp:bound=3", {"--strategies:", "\"ssp:bound=3\"", "--arm=NAME"}},
     {ENI_COMPARE, "--target=101", {"--target:", "\"101\"", "from 0 to 100"}},
+    {ENI_COMPARE, "--target=loss:", {"--target:", "\"loss:\"", "loss:VALUE"}},
+    {ENI_COMPARE, "--target=loss:nan", {"--target:", "\"loss:nan\"", "loss:VALUE"}},
+    {ENI_COMPARE, "--set.width=3", {"--set:", "\"width=3\"", "behind --"}},
+    {ENI_RUN, "--set==3 -- program", {"--set:", "\"=3\"", "--set.NAME=VALUE"}},
+    {ENI_RUN, "--set.width -- program", {"--set:", "\"width\"", "--set.NAME=VALUE"}},
+    {ENI_WORKER, "--set.a=3", {"--set.a=3", "not a flag of worker", "entrain compare"}},
     {ENI_EVAL, "", {"entrain eval", "weights", "--init=FILE"}},
     {ENI_REPORT, "", {"entrain report", "FOLDER", "FOLDER"}},
 };
@@ -383,6 +389,43 @@ static void an_arm_is_a_strategy_and_keys(void **state)
     eni_config_fini(&base);
 }
 
+static bool is_reported(const eni_config *run, eni_program program, const char *word)
+{
+    bool found = false;
+    char **argv = eni_config_argv(run, program, "program");
+    for (int i = 1; argv[i] != NULL; i++)
+        found = found || strcmp(argv[i], word) == 0;
+    eni_free(argv);
+    return found;
+}
+
+/* An arm's are added to the study's, of which it may replace one. The study's own defaults are told to a program. */
+static void a_program_has_settings_of_its_own(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config base, run;
+    assert_int_equal(parse(ENI_COMPARE,
+                           "--set.width=32 --set depth=2 --set.width=a=b -- python3 train.py --lr=1", &base,
+                           &h),
+                     EN_OK);
+    assert_int_equal(base.command.count, 3);
+    assert_string_equal(base.command.item[2], "--lr=1");
+    assert_int_equal(base.set.count, 2);
+    assert_string_equal(base.set.item[0], "depth=2");
+    assert_string_equal(base.set.item[1], "width=a=b");
+    assert_int_equal(eni_config_become(&base, ENI_RUN), EN_OK);
+    assert_int_equal(eni_config_arm(&base, "x=ring:set.depth=3,lr=0.5", &run), EN_OK);
+    assert_string_equal(run.strategy, "ring");
+    static const char *const told[] = {"--set=width=a=b", "--set=depth=3", "--lr=0.5", "--lr-scale=linear",
+                                       "--target=75"};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (!is_reported(&run, ENI_RANK, told[i])) fail_msg("%s is not told", told[i]);
+    assert_false(is_reported(&run, ENI_RANK, "--epochs=1")); /* the program's own may be others */
+    eni_config_fini(&run);
+    eni_config_fini(&base);
+}
+
 static void help_shows_the_keys_of_its_program(void **state)
 {
     (void)state;
@@ -436,7 +479,8 @@ static const char *another_value(const eni_key *key)
         {"straggler", "0:12"},     {"momentum", "0.25"}, {"lr-schedule", "cosine"},
         {"optimizer", "other"},    {"beta1", "0.25"},    {"beta2", "0.25"},
         {"lr-milestones", "6,8"},  {"bn-stats", "mean"}, {"augment", "crop:32:4,flip"},
-        {"normalize", "0.5:0.25"}, {"split", "net2"}};
+        {"normalize", "0.5:0.25"}, {"split", "net2"},    {"target", "loss:12"},
+        {"set", "width=12"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
@@ -452,16 +496,6 @@ static const char *another_value(const eni_key *key)
         return word;
     default: fail_msg("%s: give this test a value for it", key->name); return NULL;
     }
-}
-
-static bool is_reported(const eni_config *run, eni_program program, const char *word)
-{
-    bool found = false;
-    char **argv = eni_config_argv(run, program, "program");
-    for (int i = 1; argv[i] != NULL; i++)
-        found = found || strcmp(argv[i], word) == 0;
-    eni_free(argv);
-    return found;
 }
 
 /* The flags without which a key is refused. */
@@ -498,12 +532,14 @@ static int tell_all(eni_program program)
             eni_who_may_differ(key->name) == ENI_ANYBODY)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
-        snprintf(command, sizeof command, "%s%s", what_it_needs(key->name), flag);
+        snprintf(command, sizeof command, "%s%s%s", what_it_needs(key->name), flag,
+                 strcmp(key->name, "set") == 0 ? " -- program" : "");
         assert_int_equal(parse(program, command, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =
             strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
         const bool is_there = eni_key_applies(key, ENI_WORKER) ? is_reported(&run, ENI_WORKER, flag)
+                              : eni_key_applies(key, ENI_RANK) ? is_reported(&run, ENI_RANK, flag)
                               : eni_key_applies(key, ENI_PSD)  ? is_reported(&run, ENI_PSD, flag)
                               : is_the_launchers ? run.workers == 12 || run.server_restarts == 12
                                                  : false;
@@ -679,6 +715,7 @@ int main(void)
         cmocka_unit_test(keys_that_follow_from_others),
         cmocka_unit_test(lists_collect),
         cmocka_unit_test(an_arm_is_a_strategy_and_keys),
+        cmocka_unit_test(a_program_has_settings_of_its_own),
         cmocka_unit_test(help_shows_the_keys_of_its_program),
         cmocka_unit_test(help_needs_no_complete_line),
         cmocka_unit_test(no_key_vanishes),

@@ -262,7 +262,7 @@ static eni_curve_end rise(struct judge *j, double target, int k, uint64_t copies
 {
     eni_curve_config config = config_of(j, dir, 10);
     eni_curve *curve;
-    config.target = target;
+    config.target.value = target;
     assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
     eni_curve_expect(curve, 0, copies * (COUNT * sizeof(float) + 1));
     for (int i = 0; i <= k; i++)
@@ -354,7 +354,7 @@ static eni_curve *resume(struct judge *j, uint64_t resumed, double target)
     eni_curve_config config = config_of(j, dir, 100);
     eni_curve *curve = NULL;
     config.resumed = resumed;
-    config.target = target;
+    config.target.value = target;
     assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
     return curve;
 }

@@ -27,5 +27,5 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[2], "plan") == 0) spec.nseeds[0] = 7, spec.nseeds[1] = 3;
     mkdir(argv[1], 0777);
     fixture_write(argv[1], &spec);
-    return eni_report((const char *const[]){argv[1]}, 1, argv[1], 0, stdout, 0) == 0 ? 0 : 1;
+    return eni_report((const char *const[]){argv[1]}, 1, argv[1], (eni_target){0}, stdout, 0) == 0 ? 0 : 1;
 }

@@ -52,7 +52,7 @@ static char *report_with(int extras, en_status expected)
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report((const char *const[]){dir}, 1, dir, 0, out, extras), expected);
+    assert_int_equal(eni_report((const char *const[]){dir}, 1, dir, (eni_target){0}, out, extras), expected);
     fclose(out);
     return text;
 }
@@ -631,7 +631,9 @@ static void a_report_goes_where_it_is_asked_to(void **state)
     fixture_text(dir, "report.html", "mine");
     fixture_folder(place);
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report((const char *const[]){dir}, 1, place, 0.5, out, ENI_REPORT_CSV), EN_OK);
+    assert_int_equal(
+        eni_report((const char *const[]){dir}, 1, place, (eni_target){.value = 0.5}, out, ENI_REPORT_CSV),
+        EN_OK);
     fclose(out);
     assert_non_null(strstr(text, "to 50 %"));
     free(text);
@@ -664,7 +666,8 @@ static void a_report_that_cannot_be_written_says_so(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     said[0] = '\0';
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report((const char *const[]){dir}, 1, place, 0.5, out, 0), EN_EIO);
+    assert_int_equal(eni_report((const char *const[]){dir}, 1, place, (eni_target){.value = 0.5}, out, 0),
+                     EN_EIO);
     fclose(out);
     free(text);
     assert_non_null(strstr(said, path));

@@ -40,7 +40,7 @@ static eni_fairness judge(void)
 {
     eni_study *study;
     eni_fairness fairness;
-    assert_int_equal(eni_study_load((const char *const[]){dir}, 1, 0, &study), EN_OK);
+    assert_int_equal(eni_study_load((const char *const[]){dir}, 1, (eni_target){0}, &study), EN_OK);
     eni_fair_judge(study, &fairness);
     eni_study_free(study);
     return fairness;
@@ -511,7 +511,7 @@ static void every_key_is_judged_by_its_row(void **state)
 /* In runs of an arm (-1: all) and a seed (0: all). */
 static void record(const char *fact, int arm, int seed, bool is_other)
 {
-    static const char numbers[] = " workers global_batch_size lr target ";
+    static const char numbers[] = " workers global_batch_size lr target target_loss ";
     for (int setting = 0; setting < 2; setting++)
         for (int a = 0; a < 3; a++)
             for (int s = 1; s <= (setting == 0 ? 3 : 1); s++) {
@@ -662,7 +662,7 @@ static void a_replaced_run_is_counted_nowhere(void **state)
     }
     assert_int_equal(json_dump_file(index, path, 0), 0);
     json_decref(index);
-    assert_int_equal(eni_study_load((const char *const[]){dir}, 1, 0, &study), EN_OK);
+    assert_int_equal(eni_study_load((const char *const[]){dir}, 1, (eni_target){0}, &study), EN_OK);
     assert_int_equal(study->nruns, 12);
     assert_int_equal(study->nreplaced, 3);
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)

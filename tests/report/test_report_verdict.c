@@ -27,7 +27,7 @@ static void init(size_t narms, size_t nseeds)
     static const char *const names[ARMS] = {"ring", "ps-async", "ps-sync", "ssp", "solo", "hybrid"};
     memset(&s, 0, sizeof s);
     s.is_fair = true;
-    s.study = (eni_study){.target = 0.75,
+    s.study = (eni_study){.target = {.value = 0.75},
                           .has_classes = true,
                           .nsettings = 1,
                           .narms = narms,
@@ -356,7 +356,7 @@ static void another_target_is_exploratory(void **state)
     set_all_times((double[]){3.1, 4.1});
     s.study.index = json_pack("{s:f}", "target", 0.75);
     sentence_is("ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x).");
-    s.study.target = 0.8;
+    s.study.target.value = 0.8;
     sentence_is(
         "ring reached 80 % in 3.1 s, ps-async in 4.1 s; exploratory, as the study planned another target.");
     differs_is(1, 1, "exploratory");

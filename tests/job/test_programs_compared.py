@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""test_programs_compared.py BUILD: `entrain compare .. -- PROGRAM` and `entrain scale .. -- PROGRAM`: the arms' settings reach the
+program, and the report says what ran."""
+import csv
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import numpy  # noqa: F401
+except ImportError:
+    print("SKIP: no numpy")
+    sys.exit(77)
+
+# Promise: `entrain compare -- PROGRAM` gives a program the settings of each arm, and its fairness box says which program ran;
+# data whose hash is not known, or a script that has changed, is no PASS.
+# Promise: A target may be a loss: curves, tables, verdict and CSV are of the time to it, and there is no NaN in JSON.
+# Promise: Rank 0's output goes through as it is printed; in a study, and for the other ranks, it is in OUT/rank-R.log.
+
+build = pathlib.Path(sys.argv[1]).resolve()
+source = pathlib.Path(__file__).resolve().parents[2]
+LINE, NUMPY = str(build / "examples" / "rank_line"), [sys.executable, str(source / "examples" / "rank" / "numpy_only.py")]
+os.environ.update(ENTRAIN_LIBRARY=str(build / "libentrain.so"), PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=str(source / "python"))
+WAIT = 200
+
+
+def entrain(*words, code=0):
+    done = subprocess.run([build / "entrain", *map(str, words)], capture_output=True, text=True, timeout=WAIT)
+    assert done.returncode == code, (words, done.returncode, done.stdout[-1500:], done.stderr[-3000:])
+    return done.stdout, done.stderr
+
+
+def load(*path):
+    return json.loads(pathlib.Path(*path).read_text(), parse_constant=lambda word: sys.exit(f"{path} has {word}"))
+
+
+def rules(out):
+    return {rule["rule"]: (rule["mark"], rule["found"]) for rule in load(out, "report.json")["rules"]}
+
+
+def test_arms(top):
+    """Each arm's settings reach the program, over its own; a baseline of one process has the same bytes."""
+    out, job = top / "study", ["--epochs=2", "--momentum=0.5", "--quiet", "--target=60"]
+    entrain("compare", "-n", 2, "--arm=ring", "--arm=solo", "--arm=ps-sync", "--arm=wide=ring:set.width=96,lr=0.02", *job,
+            f"--out={out}", "--", *NUMPY)
+    result = {arm: load(out, "runs", f"even-{arm}-s1", "result.json") for arm in ("ring", "solo", "ps-sync", "wide")}
+    for arm, lr in (("ring", 0.05), ("solo", 0.05), ("ps-sync", 0.05), ("wide", 0.02)):  # 0.05 is the program's own
+        assert result[arm]["lr"] == 2 * lr, (arm, result[arm]["lr"])  # --lr-scale=linear is compare's default
+        assert result[arm]["momentum"] == 0.5 and result[arm]["budget"]["epochs"] == 2
+        assert result[arm]["program"]["file"] == "numpy_only.py" and result[arm]["program"]["weights"] == "private"
+    assert result["wide"]["program"]["set"] == ["width=96"] and result["ring"]["program"]["set"] == []
+    assert result["ring"]["params_sha256"] == result["ps-sync"]["params_sha256"] == result["solo"]["params_sha256"]
+    assert result["wide"]["init_sha256"] != result["ring"]["init_sha256"]
+    found = rules(out)
+    assert found["same bytes"][0] == "PASS", found
+    mark, said = found["initial weights"]
+    assert mark == "PASS" and "settings of the program" in said, said  # another width is another model
+    mark, said = found["same program"]
+    assert mark == "WARN" and "numpy_only.py" in said and "native step" in said and "wide: width=96" in said, said
+    assert found["same task"][0] == "WARN" and "hash is not known" in found["same task"][1], found
+    for rank in (0, 1):
+        assert "loss and accuracy" in (out / f"runs/even-ring-s1/rank-{rank}.log").read_text()
+    assert load(out, "compare.json")["command"] == NUMPY
+    print("PROMISE entrain compare -- numpy_only.py: solo, ring and ps-sync have the same bytes; an arm sets lr and the width")
+
+
+def test_changed_script(top):
+    out, script = top / "changed", top / "train.py"
+    shutil.copy(NUMPY[1], script)
+    flags = ["compare", "-n", 2, "--arm=ring", "--arm=ps-sync", "--epochs=1", "--quiet", f"--out={out}"]
+    entrain(*flags, "--", sys.executable, script)
+    assert rules(out)["same program"][0] == "PASS"
+    shutil.rmtree(out / "runs" / "even-ps-sync-s1")
+    script.write_text(script.read_text() + "# changed\n")
+    said = entrain(*flags, "--resume", "--", sys.executable, script, "more", code=2)[1]
+    assert "command" in said and "another study" in said, said
+    entrain(*flags, "--resume", "--", sys.executable, script)
+    mark, said = rules(out)["same program"]
+    assert mark == "FAIL" and "sha256" in said, said
+
+
+def test_loss(top):
+    """A program without an accuracy."""
+    out = top / "line"
+    said = entrain("compare", "-n", 2, "--arm=ring", "--arm=ps-async", "--seeds=1,2", "--target=loss:0.5", "--batch-size=20",
+                   "--steps=200", "--lr=0.02", "--quiet", f"--out={out}", "--", LINE)[0]
+    assert "loss 0.5" in said and "a loss of 0.5" in said and "accuracy" not in said, said
+    study = load(out, "report.json")
+    assert study["target"] is None and study["target_loss"] == 0.5 and load(out, "compare.json")["target_loss"] == 0.5
+    assert all(row["target_s"] > 0 and row["test_accuracy"] is None for row in study["table"]), study["table"]
+    for run in (out / "runs").iterdir():
+        result = load(run, "result.json")
+        assert result["test_accuracy"] is None and result["train_accuracy"] is None and result["target_loss"] == 0.5
+        points = [json.loads(line, parse_constant=sys.exit) for line in (run / "eval.jsonl").read_text().splitlines()]
+        assert all(point["test_accuracy"] is None for point in points)
+        assert any(point.get("bracket") for point in points) and points[0]["test_loss"] > 0.5 > points[-1]["test_loss"]
+    page = (out / "report.html").read_text()
+    assert "target loss 0.5" in page and "to loss 0.5" in page and "nan" not in page.lower().replace("finance", "")
+    entrain("report", out, "--csv", "--latex", "--quiet")
+    rows = list(csv.DictReader((out / "runs.csv").open()))
+    assert len(rows) == 4 and all(float(row["target_s"]) > 0 and row["test_accuracy"] == "" for row in rows)
+    said = entrain("report", out, "--target=loss:1e-9", "--quiet")[0]  # never reached, and named afterwards
+    assert "loss 1e-09" in said and "no arm reached a loss of 1e-09" in said, said
+    print("PROMISE --target=loss:0.5 of a program without accuracy: table, verdict, CSV, page; null in JSON")
+
+
+def test_scale(top):
+    out = top / "scale"
+    entrain("scale", "-n", "1,2", "--arms=ring", "--global-batch-size=40", "--repeats=1", "--steps=50", "--quiet", f"--out={out}",
+            "--set.unread=1", "--", LINE, "momentum=0.25")
+    rows = load(out, "scale.json")["rows"]
+    assert [(row["scaling"], row["workers"], row["batch_size"]) for row in rows] == \
+        [("strong", 1, 40), ("strong", 2, 20), ("weak", 1, 40), ("weak", 2, 40)], rows
+    result = load(out, "strong-ring-n2-0", "result.json")
+    assert result["batch_size"] == 20 and result["momentum"] == 0.25 and result["program"]["set"] == ["unread=1"]
+
+
+def test_refused(top):
+    both = ["compare", "-n", 2, "--arm=ring", f"--out={top / 'refused'}", "--quiet"]
+    for words, what, more in (([*both, "--virtual", "--", LINE], "--virtual", "entrain.simulate"),
+                              ([*both, "--tune=lr=0.1,0.2", "--", LINE], "--tune", "test set"),
+                              ([*both, "--settings=even,slow", "--", LINE], "--settings=slow", "omit it"),
+                              ([*both, "--model=mlp", "--", LINE], "--model", LINE),
+                              ([*both, "--arm=x=ring:device=cpu", "--", LINE], "--device", "omit it"),
+                              ([*both, "--set.width=3"], "--set", "behind --"),
+                              ([*both, "--set.width", "--", LINE], "--set", "NAME=VALUE"),
+                              ([*both, "--set.a/b=3", "--", LINE], "--set", "NAME=VALUE"),
+                              ([*both, "--target=loss:x", "--", LINE], "--target", "loss:VALUE")):
+        said = entrain(*words, code=2)[1]
+        assert any(what in line and more in line for line in said.splitlines()), (words, said)
+
+
+def test_output(top):
+    """Python's print would be kept back on a pipe. The last that a rank says is shown when it fails."""
+    run = subprocess.Popen([build / "entrain", "run", "-n", "2", "--", sys.executable, "-c", "import time; print('here'); time.sleep(99)"],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    began = time.monotonic()
+    assert run.stdout.readline() == "here\n" and time.monotonic() - began < 60
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=WAIT)
+    said = entrain("run", "-n", 2, f"--out={top / 'dies'}", "--", sys.executable, "-c",
+                   "import os, time; os.environ['RANK'] == '1' and {}['no such layer']; time.sleep(99)", code=1)[1]
+    assert "The last that rank 1 printed:" in said and "KeyError: 'no such layer'" in said, said
+    assert "KeyError" in (top / "dies" / "rank-1.log").read_text()
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for test in (test_refused, test_output, test_arms, test_changed_script, test_loss, test_scale):
+        if len(sys.argv) < 3 or test.__name__ in sys.argv[2:]:
+            test(pathlib.Path(folder))
