@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "config/folders.h"
+#include "conform/conform.h"
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
@@ -56,6 +57,16 @@ static void look_for_name(void *user, const en_strategy *strategy, const char *p
     if (search->words != NULL && strcmp(strategy->name, search->words) == 0) search->is_name = true;
 }
 
+/* Says whether a built-in strategy can be proved to be its paper's. */
+static void print_proof(const char *name)
+{
+    const eni_reference *reference = eni_reference_find(name);
+    printf("%-10s entrain conform %s%s\n", "",
+           reference != NULL ? "checks it against " : "has no reference of it",
+           reference != NULL ? reference->source : "");
+}
+
+/* `path` NULL: not a built-in one. */
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {
     strategy_search *search = user;
@@ -72,6 +83,7 @@ static void print_strategy(void *user, const en_strategy *strategy, const char *
     snprintf(search->family, sizeof search->family, "%s", family);
     search->nfound++;
     eni_strategy_show(stdout, strategy);
+    if (path != NULL) print_proof(strategy->name);
     printf("\n");
 }
 
@@ -100,7 +112,7 @@ en_status eni_command_strategies(const eni_command_context *context)
         if (nfound > 0) continue;
         EN_TRY(eni_strategy_find(context->plugin_dir, name, &strategy));
         for (; strategy != NULL; strategy = is_file ? strategy->next : NULL)
-            print_strategy(&(strategy_search){0}, strategy, NULL);
+            print_strategy(&(strategy_search){0}, strategy, eni_plugin_is_path(name) ? NULL : "");
     }
     return EN_OK;
 }

@@ -376,7 +376,7 @@ const eni_key eni_keys[] = {
     INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS_OURS, MATCH,
         "1; four per stage with a pipeline",
         "parts of a worker's batch, each with its own forward and backward; their mean is the gradient"),
-    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS_OURS | V, MATCH, NULL,
+    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS | V, MATCH, NULL,
         "which running statistics are evaluated and saved: rank 0's, the mean of all ranks', or new ones computed from the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN | V, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),

@@ -34,10 +34,16 @@ static inline int eni_ms_left(int64_t deadline_ns, int cap_ms)
     return left < cap_ms ? (int)left : cap_ms;
 }
 
+/* For system calls: a moment, or a time that is not negative. */
+static inline struct timespec eni_timespec(int64_t ns)
+{
+    return (struct timespec){(time_t)(ns / ENI_SECOND), (long)(ns % ENI_SECOND)};
+}
+
 /* Sleeps until `when_ns` on the monotonic clock; returns at once if it has passed. */
 static inline void eni_sleep_until(int64_t when_ns)
 {
-    struct timespec t = {(time_t)(when_ns / ENI_SECOND), (long)(when_ns % ENI_SECOND)};
+    const struct timespec t = eni_timespec(when_ns);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0) {
     }
 }

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-enum { MIN_IN_MEMORY = 2, MAX_IN_MEMORY = 256, FIRST_ROOM = 64, STRIDE_MAX = 1 << 30 };
+enum { MIN_IN_MEMORY = 2, MAX_IN_MEMORY = 256, STRIDE_MAX = 1 << 30 };
 
 typedef struct header {
     char magic[8];
@@ -185,8 +185,8 @@ static void *find_block(eni_copies *c, bool is_needed)
 
 static en_status leave_out(eni_copies *c, bool is_needed)
 {
-    static const char *const text = "neither memory nor %s has room for a snapshot of %zu bytes: make room "
-                                    "there, or raise --eval-every";
+    static const char *const text =
+        "neither memory nor %s has room for a snapshot of %zu bytes: make room there, or raise --eval-every";
     if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_path(c), c->bytes);
     if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_path(c), c->bytes);
     return EN_OK;
@@ -195,15 +195,7 @@ static en_status leave_out(eni_copies *c, bool is_needed)
 /* Inserts at position i. */
 static copy *insert(eni_copies *c, uint32_t i, const eni_copy_note *note)
 {
-    if (c->n == c->room) {
-        const uint32_t room = c->room == 0 ? FIRST_ROOM : 2 * c->room;
-        copy *grown = eni_alloc_array(room, sizeof *grown);
-        if (grown == NULL) return NULL;
-        if (c->n > 0) memcpy(grown, c->list, c->n * sizeof *grown);
-        eni_free(c->list);
-        c->list = grown;
-        c->room = room;
-    }
+    if (eni_grow((void **)&c->list, &c->room, c->n + 1, sizeof *c->list) != EN_OK) return NULL;
     memmove(c->list + i + 1, c->list + i, (c->n++ - i) * sizeof *c->list);
     c->list[i] = (copy){.note = *note};
     return &c->list[i];

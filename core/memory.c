@@ -85,9 +85,23 @@ en_status eni_memory_room(size_t bytes, const char *who)
     return EN_OK;
 }
 
-void eni_free(void *memory)
+en_status eni_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
 {
-    free(memory);
+    if (wanted <= *room) return EN_OK;
+    uint32_t more = *room > 0 ? *room : 8;
+    while (more < wanted)
+        more *= 2;
+    void *grown = realloc(*array, more * size);
+    if (grown == NULL)
+        return eni_fail(EN_ENOMEM, "memory", "out of memory for %u entries of %zu bytes", more, size);
+    *array = grown;
+    *room = more;
+    return EN_OK;
+}
+
+void eni_free(const void *memory)
+{
+    free((void *)(uintptr_t)memory);
 }
 
 /* The kernel checks the limit as the first thread's stack grows; the C library has read it for all others. */
@@ -99,12 +113,11 @@ static en_status raise_stack(void)
     if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= needed) return EN_OK;
     limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
     if (limit.rlim_cur < needed || setrlimit(RLIMIT_STACK, &limit) != 0)
-        return eni_fail(
-            EN_EUNSUPPORTED, "memory",
-            "ulimit -s allows a stack of %llu KiB, but at least %llu are needed: raise it (ulimit -s "
-            "%llu, or \"stack\" in /etc/security/limits.conf)",
-            (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
-            (unsigned long long)wanted >> 10);
+        return eni_fail(EN_EUNSUPPORTED, "memory",
+                        "ulimit -s allows a stack of %llu KiB, but at least %llu are needed: raise it "
+                        "(ulimit -s %llu, or \"stack\" in /etc/security/limits.conf)",
+                        (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
+                        (unsigned long long)wanted >> 10);
     if (pthread_getattr_default_np(&threads) != 0) return EN_OK;
     if (pthread_attr_setstacksize(&threads, limit.rlim_cur) == 0) (void)pthread_setattr_default_np(&threads);
     pthread_attr_destroy(&threads);

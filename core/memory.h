@@ -25,7 +25,11 @@ void *eni_alloc_quietly(size_t bytes);
 /* The same for count * size with an overflow check. */
 void *eni_alloc_array(size_t count, size_t size);
 
-/* The same on whole pages of its own, which a device may pin. Freed with eni_free. */
+/* Makes room for `wanted` entries of `size` bytes in an array that has *room and may move: at least doubles it. New entries
+ * are not zeroed. EN_ENOMEM, logged: the array stays as it is. Freed with eni_free; NULL with a room of 0 is empty. */
+en_status eni_grow(void **array, uint32_t *room, uint32_t wanted, size_t size);
+
+/* As eni_alloc, on whole pages of its own, which a device may pin. Freed with eni_free. */
 void *eni_alloc_pages(size_t bytes);
 
 /* The page size: 4 KiB on x86-64; 4, 16 or 64 KiB on arm64, depending on the kernel. Mappings at fixed addresses must
@@ -37,7 +41,7 @@ size_t eni_page_bytes(void);
 en_status eni_memory_room(size_t bytes, const char *who);
 
 /* NULL is fine. */
-void eni_free(void *memory);
+void eni_free(const void *memory);
 
 /* Keeps freed memory in the process, and serves blocks of up to 32 MiB from it. ZeroMQ receives each payload into a
  * block of its own: with glibc's thresholds that is returned to the system after every message, and each of its

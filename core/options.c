@@ -25,6 +25,7 @@ struct eni_options {
     uint32_t n;
     value *values; /* in the order of declaration */
     char *canonical;
+    bool are_default; /* all of them, given or not */
 };
 
 /* ---- words typed by a user --------------------------------------------------------------------------- */
@@ -324,8 +325,14 @@ en_status eni_options_parse(const char *kind, const char *name, const en_option 
                              "\"2W\" of a whole number or \"0.9/W\" of another, in its range"),
                     free_options);
     }
-    EN_TRY_GOTO(parse(options, given != NULL ? given : ""), free_options);
     EN_TRY_GOTO(make_canonical(options), free_options);
+    char *defaults = options->canonical;
+    options->canonical = NULL;
+    st = parse(options, given != NULL ? given : "");
+    if (st == EN_OK) st = make_canonical(options);
+    options->are_default = st == EN_OK && strcmp(options->canonical, defaults) == 0;
+    eni_free(defaults);
+    EN_TRY_GOTO(st, free_options);
     *options_out = options;
     return EN_OK;
 free_options:
@@ -352,6 +359,13 @@ en_status eni_options_check(const en_strategy *strategy, const char *given)
     EN_TRY(eni_options_new(strategy, given, &options));
     eni_options_free(options);
     return EN_OK;
+}
+
+bool eni_options_are_synchronous(const en_strategy *strategy, const eni_options *options)
+{
+    const bool is_withdrawn =
+        strategy->flags & EN_SYNCHRONOUS_BY_DEFAULT && options != NULL && !options->are_default;
+    return strategy->flags & EN_SYNCHRONOUS && !is_withdrawn;
 }
 
 static const value *look_up(const eni_options *options, const char *key, bool is_text)

@@ -29,6 +29,10 @@ en_status eni_options_new(const en_strategy *strategy, const char *given, eni_op
 /* Whether eni_options_new would accept them. */
 en_status eni_options_check(const en_strategy *strategy, const char *given);
 
+/* Whether an update is one of the whole world: EN_SYNCHRONOUS, and no option withdraws it (EN_SYNCHRONOUS_BY_DEFAULT). NULL:
+ * all options have their defaults. */
+bool eni_options_are_synchronous(const en_strategy *strategy, const eni_options *options);
+
 /* NULL is fine. */
 void eni_options_free(eni_options *options);
 

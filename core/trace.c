@@ -42,9 +42,10 @@ eni_trace *eni_trace_new(const char *role, int pid, uint64_t max_spans)
     return trace;
 }
 
-void eni_trace_record(eni_trace *trace, int thread, const char *name, int64_t begin_ns, int64_t end_ns,
-                      int64_t step, int bucket, uint64_t bytes)
+void eni_trace_span(eni_trace *trace, int thread, const char *name, int64_t begin_ns, int64_t end_ns,
+                    int64_t step, int bucket, uint64_t bytes)
 {
+    if (trace == NULL) return;
     uint64_t i = atomic_fetch_add_explicit(&trace->used, 1, memory_order_relaxed);
     if (i < trace->max_spans) trace->spans[i] = (span){name, begin_ns, end_ns, step, bytes, thread, bucket};
 }

@@ -33,13 +33,8 @@ eni_trace *eni_trace_new(const char *role, int pid, uint64_t max_spans);
 
 /* Records [begin_ns, end_ns). `name` must live as long as the trace (a literal). Negative bucket: no bucket.
  * Any thread; a NULL trace records nothing. */
-void eni_trace_record(eni_trace *trace, int thread, const char *name, int64_t begin_ns, int64_t end_ns,
-                      int64_t step, int bucket, uint64_t bytes);
-static inline void eni_trace_span(eni_trace *trace, int thread, const char *name, int64_t begin_ns,
-                                  int64_t end_ns, int64_t step, int bucket, uint64_t bytes)
-{
-    if (trace != NULL) eni_trace_record(trace, thread, name, begin_ns, end_ns, step, bucket, bytes);
-}
+void eni_trace_span(eni_trace *trace, int thread, const char *name, int64_t begin_ns, int64_t end_ns,
+                    int64_t step, int bucket, uint64_t bytes);
 
 /* Writes {"traceEvents": [...]} to path: names of the process and its rows, then its spans. Call after recording has
  * ended. */

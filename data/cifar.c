@@ -169,21 +169,20 @@ en_status eni_cifar_refuse_other(const char *path)
     if (S_ISREG(info.st_mode) && (ends_in(path, ".pt") || ends_in(path, ".pth")))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: write "
-            "the original files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
+            "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: write the "
+            "original files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
             path);
     if (S_ISREG(info.st_mode))
         return eni_fail(EN_EFORMAT, "dataset", "%s is a file: name the folder of the data set", path);
     const bool is_within = holds(path, "cifar-10-batches-py") || holds(path, "cifar-100-python");
     if (is_within || holds(path, "data_batch_1") || (holds(path, "train") && holds(path, "meta")))
-        return eni_fail(
-            EN_EFORMAT, "dataset",
-            "%s has CIFAR as Python pickles, which run code when they are loaded, so Entrain refuses "
-            "them: write the binary files with tools/cifar_py2bin.py %s%s FOLDER",
-            path, path,
-            !is_within                           ? ""
-            : holds(path, "cifar-10-batches-py") ? "/cifar-10-batches-py"
-                                                 : "/cifar-100-python");
+        return eni_fail(EN_EFORMAT, "dataset",
+                        "%s has CIFAR as Python pickles, which run code when they are loaded, so Entrain "
+                        "refuses them: write the binary files with tools/cifar_py2bin.py %s%s FOLDER",
+                        path, path,
+                        !is_within                           ? ""
+                        : holds(path, "cifar-10-batches-py") ? "/cifar-10-batches-py"
+                                                             : "/cifar-100-python");
     static const char *const archives[] = {"cifar-10-binary.tar.gz", "cifar-100-binary.tar.gz",
                                            "cifar-10-python.tar.gz", "cifar-100-python.tar.gz"};
     for (size_t i = 0; i < sizeof archives / sizeof *archives; i++)

@@ -113,8 +113,8 @@ static en_status refuse_unknown(const eni_data_options *options)
     for (int i = 0; i < NAMED; i++)
         eni_text_add(names, sizeof names, "%s, ", table[i].name);
     return eni_fail(EN_ENOENT, "dataset",
-                    "no set or folder \"%s\": --data takes %sor a folder with the four IDX files "
-                    "of MNIST or the .bin files of CIFAR",
+                    "no set or folder \"%s\": --data takes %sor a folder with the four IDX files of MNIST or "
+                    "the .bin files of CIFAR",
                     options->name, names);
 }
 
@@ -135,10 +135,9 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
     if (named == NULL && !eni_is_url(options->name) && !is_folder(options->name))
         return refuse_unknown(options);
     set_source *s = source_out;
-    *s = (set_source){
-        .name = "folder",
-        .remedy = "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz; or the "
-                  ".bin files of CIFAR"};
+    *s = (set_source){.name = "folder",
+                      .remedy = "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or "
+                                ".gz; or the .bin files of CIFAR"};
     if (named != NULL)
         s->name = named->name, s->remedy = named->remedy, s->from = named->from, s->classes = MNIST_CLASSES;
     if (s->from == FROM_SEED) return EN_OK;
@@ -296,8 +295,7 @@ static en_status fit_want(const eni_data_want *want, eni_dataset *set)
     if (fits_classes && (same || flat)) return EN_OK;
     return eni_fail(EN_EMISMATCH, "dataset",
                     "%s has samples of %d x %d x %d with %d classes and %d targets, but the model needs %d x "
-                    "%d x %d with "
-                    "%d and %d: choose another --data or --model",
+                    "%d x %d with %d and %d: choose another --data or --model",
                     set->name, p->height, p->width, set->channels, set->classes, set->targets, want->height,
                     want->width, want->channels, want->classes, want->targets);
 }

@@ -36,11 +36,11 @@ static uint64_t big_endian(const uint8_t *byte)
 static size_t header_bytes(const uint8_t magic[4], const char *name)
 {
     if (magic[0] == 0x80 || memcmp(magic, "PK\3\4", 4) == 0)
-        eni_error("idx",
-                  "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
-                  "give the original IDX files (train-images-idx3-ubyte.gz, ..), or write them "
-                  "with tools/pt2idx.py",
-                  name);
+        eni_error(
+            "idx",
+            "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: give the "
+            "original IDX files (train-images-idx3-ubyte.gz, ..), or write them with tools/pt2idx.py",
+            name);
     else if (magic[0] != 0 || magic[1] != 0)
         eni_error("idx", "%s is not an IDX file: it starts with bytes %02x %02x %02x %02x, expected 00 00 08",
                   name, magic[0], magic[1], magic[2], magic[3]);
@@ -63,11 +63,10 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
         if (idx->dim[i] == 0)
             return eni_fail(EN_EFORMAT, "idx", "%s: dimension %d is 0, so the file is empty", name, i);
         if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES)
-            return eni_fail(
-                EN_EFORMAT, "idx",
-                "%s: its header declares more than %llu bytes of elements; it is damaged, or too large "
-                "for this reader",
-                name, (ull)ENI_IDX_MAX_BYTES);
+            return eni_fail(EN_EFORMAT, "idx",
+                            "%s: its header declares more than %llu bytes of elements; it is damaged, or too "
+                            "large for this reader",
+                            name, (ull)ENI_IDX_MAX_BYTES);
     }
     return EN_OK;
 }
@@ -221,8 +220,8 @@ static en_status find_file(const char *folder, const char *name, const char *rem
     if (is_file(path))
         return eni_fail(
             EN_EFORMAT, "dataset",
-            "%s has training.pt, a PyTorch pickle, which runs code when it is loaded, so "
-            "Entrain refuses it: write the IDX files with tools/pt2idx.py %s/training.pt %s/test.pt FOLDER",
+            "%s has training.pt, a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
+            "write the IDX files with tools/pt2idx.py %s/training.pt %s/test.pt FOLDER",
             folder, folder, folder);
     return eni_fail(EN_ENOENT, "dataset", "%s has neither %s.gz nor %s: %s", folder, name, name, remedy);
 }

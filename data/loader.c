@@ -7,11 +7,9 @@
  * number of threads. */
 #include "data/loader.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -157,8 +155,7 @@ static en_status check_options(const eni_loader_options *o)
         return EN_OK;
     return eni_fail(EN_EINVAL, "loader",
                     "depth %d, %d threads and stride %llu; expected a depth of 0 to %d, as many threads and "
-                    "a stride of at "
-                    "least 1",
+                    "a stride of at least 1",
                     o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
 }
 
@@ -240,7 +237,7 @@ static bool has_ready(const eni_loader *loader)
 /* Called with the mutex held. Waits until a batch is ready, the stream has ended or the deadline has passed. */
 static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
 {
-    const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
+    const struct timespec until = eni_timespec(deadline_ns);
     int code = 0;
     while (!loader->is_aborted && !has_ready(loader) && code == 0 &&
            (loader->end == EN_OK || loader->begun > loader->taken))

@@ -23,13 +23,12 @@ en_status eni_pixels_shape(const eni_transform *asked, en_data_shape *shape)
     const int64_t height = shape->height + 2 * asked->pad, width = shape->width + 2 * asked->pad;
     const int64_t most = height < width ? height : width;
     if (asked->crop > most)
-        return eni_fail(
-            EN_EINVAL, "dataset",
-            "--augment=crop:%d:%d needs %d x %d pixels, but images are %lld x %lld, and %lld x %lld "
-            "with %d black pixels around: give crop:%lld:%d at most",
-            asked->crop, asked->pad, asked->crop, asked->crop, (long long)shape->height,
-            (long long)shape->width, (long long)height, (long long)width, asked->pad, (long long)most,
-            asked->pad);
+        return eni_fail(EN_EINVAL, "dataset",
+                        "--augment=crop:%d:%d needs %d x %d pixels, but images are %lld x %lld, and %lld x "
+                        "%lld with %d black pixels around: give crop:%lld:%d at most",
+                        asked->crop, asked->pad, asked->crop, asked->crop, (long long)shape->height,
+                        (long long)shape->width, (long long)height, (long long)width, asked->pad,
+                        (long long)most, asked->pad);
     shape->height = shape->width = asked->crop;
     return EN_OK;
 }
@@ -122,11 +121,10 @@ en_status eni_pixels_init(const eni_transform *asked, const eni_image_layout *st
     eni_pixels p = {.stored = *stored, .asked = *asked, .repeat = repeat};
     const bool is_moved = asked->resize > 0 || asked->crop > 0 || asked->has_flip;
     if (is_moved && stored->channels > ENI_CHANNELS)
-        return eni_fail(
-            EN_EINVAL, "dataset",
-            "--resize and --augment are for images of one or three channels, but these samples have %d: "
-            "omit them",
-            stored->channels);
+        return eni_fail(EN_EINVAL, "dataset",
+                        "--resize and --augment are for images of one or three channels, but these samples "
+                        "have %d: omit them",
+                        stored->channels);
     EN_TRY(eni_pixels_shape(asked, &shape));
     p.height = (int)shape.height, p.width = (int)shape.width;
     EN_TRY(make_tables(&p));

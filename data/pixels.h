@@ -9,7 +9,6 @@
 #define DATA_PIXELS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "entrain/gpu.h"

@@ -2,7 +2,7 @@
 """found.py - published results on distributed training, found again with this program, or not:
 
     found/found.py                     every result: writes docs/found.json, docs/found.md and the figures in docs/found
-    found/found.py --quick             those that are a number or a closed form (two minutes); writes nothing
+    found/found.py --quick             those that are a number or a closed form (half a minute of CPU; in CI); writes nothing
     found/found.py --only=R1,R4        some of them; the page keeps what it says of the others
 
 Each result of results.py states, before it runs, what agreement counts; the page shows a hash of that sentence. Everything
@@ -103,7 +103,11 @@ def main():
     p.add_argument("--quick", action="store_true")
     p.add_argument("--jobs", type=int, default=2, help="simulations at a time [2]")
     o = p.parse_args()
-    import results
+    try:
+        import results
+    except ModuleNotFoundError as missing:
+        print(f"SKIP: found.py needs {missing.name}: apt-get install python3-{missing.name}")
+        sys.exit(77)  # a test that is skipped
     lab = results.Lab(pathlib.Path(o.build).resolve(), o.jobs)
     names = {r.name for r in results.RESULTS}
     only = set(filter(None, o.only.split(",")))

@@ -135,7 +135,7 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *c)
                              .eps = c->eps};
     if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
     double scale = 1, world = (double)job->plan.world;
-    if (job->strategy->flags & EN_SYNCHRONOUS)
+    if (eni_options_are_synchronous(job->strategy, job->options))
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
                                               ENI_LR_LINEAR};
@@ -195,12 +195,20 @@ static en_status choose_statistics(eni_rank *rank, const eni_config *c)
     job->bn_stats = c->bn_stats;
     (void)eni_bn_stats_parse(job->bn_stats, &job->is_mean, &n); /* checked with the command */
     job->is_recomputed = n > 0;
-    if (!job->is_mean || job->state == NULL) return EN_OK;
-    if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
+    for (uint32_t b = 0; b < job->schema.nbuffers; b++)
+        job->has_own = job->has_own || job->schema.buffers[b].kind == EN_TENSOR_OWN;
+    if (job->is_recomputed && job->schema.nnodes == 0)
+        return eni_fail(EN_EINVAL, "job",
+                        "--bn-stats=%s: a program's memories cannot be recomputed; use rank0 or mean",
+                        job->bn_stats);
+    if ((!job->is_mean && !job->has_own) || job->state == NULL) return EN_OK;
+    const bool is_apart = !(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS);
+    if (is_apart && job->is_mean)
         return eni_fail(EN_EINVAL, "job",
                         "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "
                         "over them; use --bn-stats=rank0 or recompute:N",
                         job->strategy->name);
+    if (is_apart) return EN_OK; /* a checkpoint is refused (save.c) */
     job->states = eni_alloc_array((size_t)rank->world.nranks * (size_t)c->accumulate * job->schema.nstate,
                                   sizeof *job->states);
     return job->states == NULL ? EN_ENOMEM : EN_OK;

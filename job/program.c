@@ -48,6 +48,8 @@ struct en_rank {
     en_network network; /* of the schema: only a name */
     en_rank_facts facts;
     const float **views; /* (ntensors), for `evaluate` */
+    void **memories;     /* (nbuffers) the program's */
+    float *kept;         /* (nstate) during `evaluate` */
     pid_t pid;           /* not a child's */
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
@@ -125,18 +127,53 @@ static en_status refuse(en_rank *self, const char *call, const char *why)
 
 /* ---- the trainer ---- */
 
+static size_t bytes_of(const en_model_tensor *tensor)
+{
+    return tensor->count * en_dtype_bytes(tensor->dtype);
+}
+
+static en_status read_memories(void *user, int64_t micro, float *state_out)
+{
+    const en_rank *self = user;
+    const en_schema *schema = &self->rank.job.schema;
+    (void)micro;
+    memset(state_out, 0, schema->nstate * sizeof *state_out);
+    for (uint32_t b = 0; b < schema->nbuffers; b++)
+        memcpy(state_out + schema->buffers[b].offset, self->memories[b], bytes_of(&schema->buffers[b]));
+    return EN_OK;
+}
+
+static void write_memories(const en_rank *self, const float *state, bool keeps_own)
+{
+    const en_schema *schema = &self->rank.job.schema;
+    for (uint32_t b = 0; b < schema->nbuffers; b++)
+        if (!keeps_own || schema->buffers[b].kind != EN_TENSOR_OWN)
+            memcpy(self->memories[b], state + schema->buffers[b].offset, bytes_of(&schema->buffers[b]));
+}
+
+static en_status begin_memories(void *user, int64_t micro, const float *state)
+{
+    const en_rank *self = user;
+    (void)micro; /* all of them have the same */
+    write_memories(self, state, !self->rank.saving.is_resumed);
+    return EN_OK;
+}
+
 static en_status evaluate(void *user, eni_judged on, const float *flat, const float *state, double *loss_out,
                           double *accuracy_out)
 {
     en_rank *self = user;
     const en_schema *schema = &self->rank.job.schema;
     en_rank_score score = {.size = sizeof score, .loss = NAN, .accuracy = NAN};
-    (void)on, (void)state;
+    (void)on;
+    if (schema->nstate > 0) (void)read_memories(self, 0, self->kept);
+    write_memories(self, state, false);
     for (uint32_t t = 0; t < schema->ntensors; t++)
         self->views[t] = flat + schema->tensors[t].offset;
     uselocale(self->programs);
     const en_status st = self->given.evaluate(self->given.user, self->views, &score);
     uselocale(self->plain);
+    write_memories(self, self->kept, false);
     if (st != EN_OK) return eni_fail(st, "rank", "the evaluate callback failed: %s", en_status_str(st));
     *loss_out = score.loss;
     *accuracy_out = (self->given.flags & EN_RANK_HAS_ACCURACY) != 0 ? score.accuracy : NAN;
@@ -151,14 +188,20 @@ static void report_run(void *user, const json_t *reports, json_t *result)
     json_object_set(result, "program", self->about);
 }
 
-static const eni_trainer_ops ops = {.evaluate = evaluate, .report_run = report_run},
-                             ops_unjudged = {.report_run = report_run};
+static const eni_trainer_ops ops = {.state = read_memories,
+                                    .set_state = begin_memories,
+                                    .evaluate = evaluate,
+                                    .report_run = report_run},
+                             ops_unjudged = {.state = read_memories,
+                                             .set_state = begin_memories,
+                                             .report_run = report_run};
 
 /* ---- options ---- */
 
 /* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left. */
 static const size_t FIRST_OPTIONS = offsetof(en_rank_options, user) + sizeof(void *);
 static const size_t FIRST_TENSOR = offsetof(en_rank_tensor, initial) + sizeof(float *);
+static const size_t FIRST_MEMORY = offsetof(en_rank_memory, data) + sizeof(void *);
 static const size_t FIRST_SCORE = offsetof(en_rank_score, accuracy) + sizeof(double);
 
 static en_status check_options(const en_rank_options *o)
@@ -264,34 +307,88 @@ static en_status read_settings(en_rank *self, const char *const *settings, size_
 
 /* ---- what is trained ---- */
 
-static en_status take_tensor(const en_rank_tensor *from, uint32_t number, en_model_tensor *to)
+/* A tensor or a memory, which lies behind the `*end` elements of its flat vector. */
+static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t dtype, uint64_t *end,
+                             en_model_tensor *to)
 {
     uint64_t count = 1;
-    if (from->size < FIRST_TENSOR || from->name == NULL || from->name[0] == 0 || !eni_is_text(from->name) ||
-        strlen(from->name) > EN_RANK_NAME)
-        return eni_fail(EN_EINVAL, "rank", "tensor %u needs size (it has %u) and a name of 1 to %d bytes",
-                        number, from->size, EN_RANK_NAME);
-    if (strchr(from->name, '/') != NULL &&
-        (strncmp(from->name, "optimizer.", 10) == 0 || strncmp(from->name, "rank.", 5) == 0))
+    if (name == NULL || name[0] == 0 || !eni_is_text(name) || strlen(name) > EN_RANK_NAME)
+        return eni_fail(EN_EINVAL, "rank", "\"%.80s\": a tensor needs a name of 1 to %d bytes",
+                        name != NULL ? name : "", EN_RANK_NAME);
+    if (strchr(name, '/') != NULL && (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0))
         return eni_fail(EN_EINVAL, "rank",
                         "tensor %s has the name of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
                         "choose another",
-                        from->name);
-    snprintf(to->name, sizeof to->name, "%s", from->name);
-    for (uint32_t d = 0; d < EN_RANK_DIMS && from->shape[d] > 0; d++) {
-        if (from->shape[d] > (UINT64_C(1) << 40) / count)
-            return eni_fail(EN_EINVAL, "rank", "tensor %s has more than 2^40 elements", from->name);
-        count *= from->shape[d];
-        to->shape[to->ndim++] = (int64_t)from->shape[d];
+                        name);
+    snprintf(to->name, sizeof to->name, "%s", name);
+    for (uint32_t d = 0; d < EN_RANK_DIMS && shape[d] > 0; d++) {
+        if (shape[d] > (UINT64_C(1) << 40) / count)
+            return eni_fail(EN_EINVAL, "rank", "tensor %s has more than 2^40 elements", name);
+        count *= shape[d];
+        to->shape[to->ndim++] = (int64_t)shape[d];
     }
     to->count = count;
+    to->dtype = dtype;
+    to->offset = *end;
+    *end += eni_round_up(bytes_of(to), LINE_FLOATS * sizeof(float)) / sizeof(float);
     return EN_OK;
 }
 
-/* A caller's tensors may be longer than ours. */
+/* A caller's structs may be longer than ours. */
 static const en_rank_tensor *tensor_at(const en_rank_options *o, uint32_t i)
 {
     return (const en_rank_tensor *)((const char *)o->tensors + (size_t)i * o->tensors[0].size);
+}
+
+static const en_rank_memory *memory_at(const en_rank_options *o, uint32_t i)
+{
+    return (const en_rank_memory *)((const char *)o->memories + (size_t)i * o->memories[0].size);
+}
+
+/* Before its name: the ones behind it are found by its size. */
+static en_status check_struct(const char *what, uint32_t number, size_t size, size_t first)
+{
+    if (size >= first) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank", "%s %u has size %zu: set it to sizeof", what, number, size);
+}
+
+static en_status check_names(const en_schema *s)
+{
+    const uint32_t n = s->ntensors + s->nbuffers;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(eni_schema_tensor(s, i)->name, eni_schema_tensor(s, k)->name) == 0)
+                return eni_fail(EN_EINVAL, "rank",
+                                "tensors %u and %u are both called %s: give each a name of its own", k, i,
+                                eni_schema_tensor(s, k)->name);
+    return EN_OK;
+}
+
+static en_status take_memories(en_rank *self)
+{
+    en_schema *s = &self->rank.job.schema;
+    const uint32_t n = self->given.nmemories;
+    if (n == 0) return EN_OK;
+    if (self->given.memories == NULL)
+        return eni_fail(EN_EINVAL, "rank", "the options have %u memories, but options.memories is NULL", n);
+    s->buffers = eni_alloc_array(n, sizeof *s->buffers);
+    self->memories = eni_alloc_array(n, sizeof *self->memories);
+    if (s->buffers == NULL || self->memories == NULL) return EN_ENOMEM;
+    for (; s->nbuffers < n; s->nbuffers++) {
+        en_model_tensor *b = &s->buffers[s->nbuffers];
+        const en_rank_memory *m = memory_at(&self->given, s->nbuffers);
+        EN_TRY(check_struct("memory", s->nbuffers, m->size, FIRST_MEMORY));
+        EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
+        if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
+            return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
+                            b->name, m->dtype);
+        b->kind = (m->flags & EN_MEMORY_EACH) != 0 ? EN_TENSOR_OWN : EN_TENSOR_BUFFER;
+        self->memories[s->nbuffers] = m->data;
+    }
+    self->kept = eni_alloc_array(s->nstate, sizeof *self->kept);
+    self->rank.job.state = eni_alloc_array(s->nstate, sizeof *self->rank.job.state);
+    if (self->kept == NULL || self->rank.job.state == NULL) return EN_ENOMEM;
+    return read_memories(self, 0, self->rank.job.state);
 }
 
 static en_status take_schema(en_rank *self, const en_rank_options *o)
@@ -303,17 +400,13 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     s->tensors = eni_alloc_array(o->ntensors, sizeof *s->tensors);
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
-        en_model_tensor *t = &s->tensors[s->ntensors];
-        EN_TRY(take_tensor(tensor_at(o, s->ntensors), s->ntensors, t));
-        for (uint32_t i = 0; i < s->ntensors; i++)
-            if (strcmp(s->tensors[i].name, t->name) == 0)
-                return eni_fail(EN_EINVAL, "rank",
-                                "tensors %u and %u are both called %s: give each a name of its own", i,
-                                s->ntensors, t->name);
-        t->offset = s->count;
-        s->count += (t->count + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
-        s->nweights += t->count;
+        const en_rank_tensor *t = tensor_at(o, s->ntensors);
+        EN_TRY(check_struct("tensor", s->ntensors, t->size, FIRST_TENSOR));
+        EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
+        s->nweights += s->tensors[s->ntensors].count;
     }
+    EN_TRY(take_memories(self));
+    EN_TRY(check_names(s));
     return eni_schema_digest(s, self->rank.job.schema_sha256);
 }
 
@@ -468,6 +561,8 @@ static void free_all(en_rank *self)
     eni_free(self->samples);
     eni_free(self->ready);
     eni_free(self->views);
+    eni_free(self->memories);
+    eni_free(self->kept);
     json_decref(self->about);
     freelocale(self->plain);
     eni_free(self);

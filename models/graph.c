@@ -2,7 +2,6 @@
  * comes. */
 #include "models/graph.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,6 +72,7 @@ static en_model_tensor *tensor_add(en_schema *schema, const char *node, const ch
     en_model_tensor *tensor = &schema->tensors[schema->ntensors++];
     eni_text_add(tensor->name, sizeof tensor->name, "%s%s", node, suffix);
     tensor->kind = EN_TENSOR_WEIGHT;
+    tensor->dtype = EN_F32;
     tensor->ndim = 1;
     tensor->shape[0] = (int64_t)count;
     tensor->offset = schema->count;
@@ -82,17 +82,17 @@ static en_model_tensor *tensor_add(en_schema *schema, const char *node, const ch
     return tensor;
 }
 
-static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count, int is_int64,
-                       uint32_t init)
+static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count,
+                       uint32_t dtype, uint32_t init)
 {
     en_model_tensor *buffer = &schema->buffers[schema->nbuffers++];
     eni_text_add(buffer->name, sizeof buffer->name, "%s%s", node, suffix);
     buffer->kind = EN_TENSOR_BUFFER;
-    buffer->ndim = is_int64 ? 0 : 1;
-    buffer->shape[0] = is_int64 ? 0 : (int64_t)count;
+    buffer->ndim = dtype == EN_I64 ? 0 : 1;
+    buffer->shape[0] = dtype == EN_I64 ? 0 : (int64_t)count;
     buffer->offset = schema->nstate;
     buffer->count = count;
-    buffer->is_int64 = (uint32_t)is_int64;
+    buffer->dtype = dtype;
     buffer->init = init;
     schema->nstate += eni_round_up(count, ENI_LINE_FLOATS);
 }
@@ -101,9 +101,9 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
 static void add_statistics(en_schema *schema, const en_node *node)
 {
     const uint64_t channels = (uint64_t)node->op.channels;
-    buffer_add(schema, node->name, ".running_mean", channels, 0, EN_INIT_ZERO);
-    buffer_add(schema, node->name, ".running_var", channels, 0, EN_INIT_ONE);
-    buffer_add(schema, node->name, ".num_batches_tracked", 1, 1, EN_INIT_ZERO);
+    buffer_add(schema, node->name, ".running_mean", channels, EN_F32, EN_INIT_ZERO);
+    buffer_add(schema, node->name, ".running_var", channels, EN_F32, EN_INIT_ONE);
+    buffer_add(schema, node->name, ".num_batches_tracked", 1, EN_I64, EN_INIT_ZERO);
 }
 
 static void add_tensors(en_schema *schema, en_node *node)
@@ -150,11 +150,10 @@ static bool inputs_fit(graph *g, const char *what, const en_op *op, en_at x, en_
     const en_schema *schema = g->schema;
     const en_at n = (en_at)schema->nnodes;
     if (x < 0 || x >= n || x2 < -1 || x2 >= n)
-        return refuse(
-            g,
-            "%s reads node %d; existing nodes are 0 (the batch) to %d: pass a value that a call of this "
-            "graph returned",
-            what, x < 0 || x >= n ? x : x2, n - 1);
+        return refuse(g,
+                      "%s reads node %d; existing nodes are 0 (the batch) to %d: pass a value that a call of "
+                      "this graph returned",
+                      what, x < 0 || x >= n ? x : x2, n - 1);
     if (has_two_inputs(op) != (x2 >= 0))
         return refuse(g, "%s has %d inputs; expected %d", what, x2 >= 0 ? 2 : 1, has_two_inputs(op) ? 2 : 1);
     if (schema->nnodes > 1 && eni_op_is_loss(schema->nodes[n - 1].op.kind))

@@ -3,7 +3,6 @@
 #define MODELS_NODE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "entrain/model.h"
 

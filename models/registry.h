@@ -2,8 +2,6 @@
 #ifndef MODELS_REGISTRY_H
 #define MODELS_REGISTRY_H
 
-#include <stdbool.h>
-
 #include "entrain/model.h"
 
 extern const en_network eni_resnet18;

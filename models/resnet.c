@@ -1,6 +1,7 @@
 /* resnet.c - residual networks (He et al., CVPR'16) as in torchvision, with its names and initial values. */
 #include "models/registry.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static en_at conv(en_graph *g, en_at x, const char *name, int64_t channels, int64_t kernel, int64_t stride)

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"

@@ -167,11 +167,10 @@ en_status eni_split_balance(const en_schema *schema, int nstages, eni_part *part
     const int most = most_stages(places, n);
     en_status st = EN_ENOMEM;
     if (nstages > most) {
-        st = eni_fail(
-            EN_EINVAL, "split",
-            "--stages=%d: %s can be cut into at most %d, where one tensor crosses and both sides have "
-            "weights; give --stages=%d or fewer",
-            nstages, schema->network->name, most, most);
+        st = eni_fail(EN_EINVAL, "split",
+                      "--stages=%d: %s can be cut into at most %d, where one tensor crosses and both sides "
+                      "have weights; give --stages=%d or fewer",
+                      nstages, schema->network->name, most, most);
     } else if ((least = eni_alloc_array((size_t)nstages * n, sizeof *least)) != NULL) {
         balance(places, n, total, nstages, least, cuts);
         st = make_parts(schema, nstages, cuts, parts_out);
@@ -197,8 +196,8 @@ static en_status find_node(const en_schema *schema, const char *name, uint32_t *
         if (eni_is_nearer(name, node->name, nearest)) nearest = node->name;
     }
     return eni_fail(EN_EINVAL, "split",
-                    "--split=%s: %s has no such node with weights; %s%s%s`entrain models MODEL` lists "
-                    "its nodes and marks possible cuts",
+                    "--split=%s: %s has no such node with weights; %s%s%s`entrain models MODEL` lists its "
+                    "nodes and marks possible cuts",
                     name, schema->network->name, nearest ? "the nearest is " : "", nearest ? nearest : "",
                     nearest ? ", and " : "");
 }
@@ -217,16 +216,13 @@ static en_status check_cut(const en_schema *schema, uint32_t at, uint32_t before
                         name, schema->nodes[before].name, schema->network->name);
     if (tensors_before(schema, at) == 0)
         return eni_fail(EN_EINVAL, "split",
-                        "--split=%s: the stage before it would have no weights; name a "
-                        "later node",
-                        name);
+                        "--split=%s: the stage before it would have no weights; name a later node", name);
     if (crossing(schema, at, roots) == 1) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "split",
-        "--split=%s: two tensors would cross the cut, the outputs of %s and %s, but only one may; "
-        "`entrain models MODEL` marks possible cuts",
-        name, roots[0] > 0 ? eni_node_text(schema, roots[0], one) : "the batch",
-        roots[1] > 0 ? eni_node_text(schema, roots[1], other) : "the batch");
+    return eni_fail(EN_EINVAL, "split",
+                    "--split=%s: two tensors would cross the cut, the outputs of %s and %s, but only one "
+                    "may; `entrain models MODEL` marks possible cuts",
+                    name, roots[0] > 0 ? eni_node_text(schema, roots[0], one) : "the batch",
+                    roots[1] > 0 ? eni_node_text(schema, roots[1], other) : "the batch");
 }
 
 en_status eni_split_at(const en_schema *schema, const char *names, int *nstages_out, eni_part *parts_out)

@@ -78,15 +78,12 @@ static const char *missing(const char *why)
     static const struct {
         const char *library, *remedy;
     } known[] = {
-        {"libcudnn",
-         "install cuDNN 9 (package libcudnn9-cuda-13, or python3 -m pip install nvidia-cudnn-cu13) and put "
-         "its folder into LD_LIBRARY_PATH, or use --device=cpu"},
-        {"libcublasLt",
-         "install cuBLAS of the CUDA toolkit (package libcublas-13-0) and put its folder, such as "
-         "/usr/local/cuda/lib64, into LD_LIBRARY_PATH, or use --device=cpu"},
-        {"libdnnl",
-         "install the package that has it (libdnnl2 in Debian 12, libdnnl3.6 in Debian 13), or use "
-         "--device=ref"},
+        {"libcudnn", "install cuDNN 9 (package libcudnn9-cuda-13, or python3 -m pip install "
+                     "nvidia-cudnn-cu13) and put its folder into LD_LIBRARY_PATH, or use --device=cpu"},
+        {"libcublasLt", "install cuBLAS of the CUDA toolkit (package libcublas-13-0) and put its folder, "
+                        "such as /usr/local/cuda/lib64, into LD_LIBRARY_PATH, or use --device=cpu"},
+        {"libdnnl", "install the package that has it (libdnnl2 in Debian 12, libdnnl3.6 in Debian 13), or "
+                    "use --device=ref"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(why, known[i].library)) return known[i].remedy;

@@ -291,9 +291,8 @@ static void *watch(void *guard_)
     int64_t looked_ns = eni_now_ns();
     pthread_mutex_lock(&guard->lock);
     while (!atomic_load(&guard->is_over)) {
-        const int64_t until_ns = looked_ns + look_ns;
-        const struct timespec until = {until_ns / ENI_SECOND, until_ns % ENI_SECOND};
-        pthread_cond_timedwait(&guard->ended, &guard->lock, &until);
+        const struct timespec until = eni_timespec(looked_ns + look_ns);
+        pthread_cond_clockwait(&guard->ended, &guard->lock, CLOCK_MONOTONIC, &until);
         const int64_t now_ns = eni_now_ns(), passed_ns = now_ns - looked_ns;
         for (thread *t = guard->threads; t != NULL; t = t->next)
             look_at(guard, t, passed_ns < 2 * look_ns ? passed_ns : 2 * look_ns);
@@ -348,16 +347,12 @@ void eni_hook_thread_end(eni_hook_guard *guard)
 
 eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
 {
-    pthread_condattr_t clock;
     eni_hook_guard *guard = eni_alloc(sizeof *guard);
     if (guard == NULL) return NULL;
     guard->config = *config;
     guard->pid = getpid();
     pthread_mutex_init(&guard->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&guard->ended, &clock);
-    pthread_condattr_destroy(&clock);
+    pthread_cond_init(&guard->ended, NULL);
     const int error = eni_thread_start(&guard->thread, watch, guard);
     const bool is_freed_at_exit = error == 0 && at_quick_exit(at_quick) == 0 && on_exit(at_exit, guard) == 0;
     if (!is_freed_at_exit) {

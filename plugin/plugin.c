@@ -167,8 +167,8 @@ en_status eni_plugin_split(const char *place, const char *spec, char word_out[EN
     const size_t length = eni_spec_head(spec);
     if (length == 0 || length >= ENI_PLUGIN_WORD_MAX)
         return eni_fail(EN_EINVAL, "plugin",
-                        "%s=%.80s has no name: give a name (`entrain strategies` and `entrain models` "
-                        "list them), or a path such as ./mine.so",
+                        "%s=%.80s has no name: give a name (`entrain strategies` and `entrain models` list "
+                        "them), or a path such as ./mine.so",
                         place, spec);
     memcpy(word_out, spec, length);
     word_out[length] = 0;

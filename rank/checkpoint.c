@@ -399,7 +399,6 @@ static en_status add_buffers(table *t, const en_schema *schema, const eni_checkp
     return EN_OK;
 }
 
-/* Bytes come last, so that every float is aligned to four. */
 static void add_states(table *t, const eni_checkpoint *c)
 {
     for (uint32_t r = 0; r < c->nranks; r++) {
@@ -407,7 +406,7 @@ static void add_states(table *t, const eni_checkpoint *c)
         if (rank->state_bytes == 0) continue;
         state_name(r, t->names[t->n]);
         t->tensors[t->n] = (eni_st_tensor){.name = t->names[t->n],
-                                           .dtype = ENI_ST_U8,
+                                           .dtype = EN_U8,
                                            .ndim = 1,
                                            .shape = {(int64_t)rank->state_bytes},
                                            .count = rank->state_bytes,
@@ -457,8 +456,7 @@ static en_status read_vector(const eni_st_file *file, const en_schema *schema, e
     if (vector->flat == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < tensors_of(vector, schema); i++) {
         const bool is_weight = i < schema->ntensors;
-        const en_model_tensor *want =
-            is_weight ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
+        const en_model_tensor *want = eni_schema_tensor(schema, i);
         char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
         tensor_name(vector->name, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
@@ -476,7 +474,7 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
     if (rank->state_bytes == 0) return EN_OK;
     state_name(r, name);
     const eni_st_tensor *found = eni_st_find(file, name);
-    if (found == NULL || found->dtype != ENI_ST_U8 || found->count != rank->state_bytes)
+    if (found == NULL || found->dtype != EN_U8 || found->count != rank->state_bytes)
         return wrong(why_out, EN_EFORMAT,
                      "the state of rank %u is missing, or its size differs from its facts", r);
     rank->state = eni_alloc(rank->state_bytes);

@@ -3,8 +3,8 @@
  *     DIR/checkpoint-000000012800.safetensors          the number: global samples applied
  *
  *     conv1.weight, conv1.bias, ..                     the weights, as --save writes them
- *     bn1.running_mean, ..                             and the running statistics that go with them
- *     rank.1/state/bn1.running_mean, ..                those of a rank, with --bn-stats=mean
+ *     bn1.running_mean, ..                             and the running statistics, or memories of a program, that go with them
+ *     rank.1/state/bn1.running_mean, ..                those of a rank, with --bn-stats=mean or EN_MEMORY_EACH
  *     optimizer.momentum_buffer/conv1.weight, ..       each slot of the optimizer
  *     rank.1/param/conv1.weight, ..                    weights of a rank, where the ranks' differ
  *     rank.1/optimizer.momentum_buffer/conv1.weight    slots of a rank, likewise
@@ -99,7 +99,7 @@ typedef struct eni_checkpoint {
     eni_saved_vector *vectors; /* (nvectors) */
     size_t nvectors;
     float *state;  /* (schema->nstate) running statistics, with the weights; NULL: the network has none */
-    float *states; /* (nstates, schema->nstate) those of each rank, where their mean is judged; else NULL */
+    float *states; /* (nstates, schema->nstate) those of each rank (eni_job.states); else NULL */
     uint64_t nstates;
 
     char digest[ENI_DIGEST_HEX]; /* of the file: set by write and read */

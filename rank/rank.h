@@ -57,11 +57,13 @@ typedef struct eni_job {
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
     eni_order order;
-    float *init;   /* --init, until the exchange has it; NULL: none */
-    float *state;  /* (schema.nstate) running statistics: the first, then those judged last; NULL: none */
-    float *states; /* (plan.world, schema.nstate) with is_mean, of all ranks or micro-batches; else NULL */
+    float *init;  /* --init, until the exchange has it; NULL: none */
+    float *state; /* (schema.nstate) running statistics: the first, then those judged last; NULL: none */
+    float *
+        states; /* (plan.world, schema.nstate) with is_mean or has_own, of all ranks or micro-batches; else NULL */
     const char *bn_stats;        /* --bn-stats */
     bool is_mean, is_recomputed; /* of it */
+    bool has_own;                /* the state has tensors of kind EN_TENSOR_OWN */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
 } eni_job;

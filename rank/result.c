@@ -338,6 +338,7 @@ static eni_facts facts_of(const eni_rank *self)
                        .nranks = self->world.nranks,
                        .nfirst = self->nfirst,
                        .groups = eni_rank_uses_groups(self) ? self->groups : NULL,
+                       .nlocal = self->world.nlocal,
                        .shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client),
                        .net = self->exchange.shaper == NULL ? NULL : self->exchange.asked.net};
 }

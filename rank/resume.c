@@ -177,6 +177,9 @@ static en_status check_strategy(const eni_rank *self)
     if (thing != NULL && c->world != (uint64_t)self->nfirst)
         return refuse(self, "it has %s for each of %" PRIu64 " worker%s, but this run has %d", thing,
                       c->world, c->world == 1 ? "" : "s", self->nfirst);
+    if (self->job.has_own && c->nstates != self->job.plan.world)
+        return refuse(self, "it has memories of each of %" PRIu64 " workers, but this run has %" PRIu64,
+                      c->nstates, self->job.plan.world);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
         return refuse(self, "%s keeps state of its own, which a run of %s does not have",
                       self->job.strategy->name, c->strategy);

@@ -108,9 +108,11 @@ static void add_job(const eni_facts *f, json_t *result)
     eni_json_set_text(result, "device", about->device);
     eni_json_set_int(result, "threads", (uint64_t)about->threads);
     const uint64_t batch = job->plan.batch, global_batch = job->plan.global_batch;
+    const uint64_t behind_client = job->strategy->flags & EN_LEADERS_ARE_CLIENTS ? (uint64_t)f->nlocal : 1;
+    const bool is_of_all = eni_options_are_synchronous(job->strategy, job->options);
     ENI_JSON_SET_INTS(result, {"shards", (uint64_t)f->shards}, {"buckets", job->buckets->n},
                       {"batch_size", batch}, {"global_batch_size", global_batch},
-                      {"samples_per_update", job->strategy->flags & EN_SYNCHRONOUS ? global_batch : batch});
+                      {"samples_per_update", is_of_all ? global_batch : batch * behind_client});
     eni_json_set_number(result, "lr", job->schedule.base);
     eni_json_set_number(result, "momentum", job->momentum);
     eni_json_set_text(result, "assign", job->is_claiming ? "claim" : "fixed");

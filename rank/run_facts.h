@@ -16,6 +16,7 @@ typedef struct eni_facts {
     const eni_stats *stats; /* rank 0's */
     int32_t nranks, nfirst; /* all that there may be; those that began */
     const int32_t *groups;  /* (nranks) run/rank_groups.h; NULL: the strategy does not use them */
+    int32_t nlocal;         /* ranks of rank 0's host */
     int shards;
     const char *net; /* that is emulated on the real one; NULL: none */
 

@@ -45,6 +45,8 @@ static const char *obstacle(const eni_rank *self)
     if (s->peer_vecs > 0) return "its store keeps vectors for every worker";
     if (s->flags & EN_STORE_ON_RANKS) return "its ranks keep stores of their own";
     if (self->job.is_claiming && s->state > 0) return "its ranks keep state but share no common step";
+    if (self->job.is_claiming && self->job.has_own)
+        return "its program keeps memories of each rank (EN_MEMORY_EACH), but its ranks share no common step";
     if (s->flags & EN_STORE_ON_SERVERS && !(s->flags & EN_SYNCHRONOUS) && !self->job.is_claiming)
         return "with --assign=fixed its ranks share no common step: omit --assign";
     return NULL;

@@ -65,7 +65,7 @@ static en_status gather_states(eni_rank *self)
     return EN_OK;
 }
 
-/* Numbers of batches are rank 0's. */
+/* Means, with --bn-stats=mean, of floats that are not each rank's own; all else is rank 0's, as are numbers of batches. */
 static void mean_of_states(eni_job *job)
 {
     const int n = (int)job->plan.world;
@@ -78,14 +78,14 @@ static void mean_of_states(eni_job *job)
             src[r] = job->states + (uint64_t)r * job->schema.nstate + buffer->offset;
             ones[r] = 1;
         }
-        if (buffer->is_int64 != 0)
-            memcpy(into, src[0], sizeof(int64_t));
+        if (!job->is_mean || buffer->dtype != EN_F32 || buffer->kind == EN_TENSOR_OWN)
+            memcpy(into, src[0], buffer->count * en_dtype_bytes(buffer->dtype));
         else
             eni_mean(into, src, ones, n, 1 / (float)n, buffer->count);
     }
 }
 
-/* Makes the statistics to evaluate, at rank 0, from own_state's. With --bn-stats=mean all ranks together. */
+/* Makes the statistics to evaluate, at rank 0, from own_state's. With those of all ranks all together. */
 static en_status judge_states(eni_rank *self)
 {
     if (self->job.states == NULL) return EN_OK;

@@ -61,8 +61,8 @@ typedef struct eni_trainer_ops {
     /* Copies the trainer's weights (with `and_slots` the optimizer's vectors too) to the arena, where `steps`
      * keeps them elsewhere. Blocks. */
     en_status (*bring)(void *self, bool and_slots);
-    /* Running statistics (en_schema.nstate), which the rank knows only as a flat vector; not called for a
-     * network without. state: those of micro-batch `micro` of a step, copied into host memory; blocks.
+    /* Running statistics or a program's memories (en_schema.nstate), which the rank knows only as a flat
+     * vector; not called without any. state: those of micro-batch `micro` of a step, copied into host memory; blocks.
      * set_state: those that it begins with, once, before `connect`. recompute: new ones for these weights, to
      * be evaluated. */
     en_status (*state)(void *self, int64_t micro, float *state_out);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +13,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "core/digest.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 1 << 20 };
+enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 8 << 20 };
 
 static const char beside[] = ".entrain"; /* the suffix of a file's metadata */
 
@@ -146,21 +146,15 @@ static uint64_t time_of(const struct stat *info)
     return (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec;
 }
 
-/* Hashes a file during its download: a thread that follows the writes. */
-typedef struct follower {
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t more;
+/* The hash of a download, which follows the bytes as they are written. */
+typedef struct following {
     int fd;
-    uint64_t have, told;   /* under the lock: bytes written; bytes announced to the thread */
-    bool is_over, is_anew; /* nothing more will come; the download began again, so the hash is void */
     uint64_t hashed;
     eni_digest digest;
     int error;
-} follower;
+} following;
 
-/* Hashes up to `end`: the thread's work, or all of it if that was void. */
-static void hash_to(follower *f, uint64_t end)
+static void hash_to(following *f, uint64_t end)
 {
     if (f->error == 0) f->error = eni_digest_add_file(&f->digest, f->fd, f->hashed, end);
     f->hashed = end;
@@ -217,11 +211,7 @@ static bool is_known(const eni_cache *cache, const eni_cache_file *file)
 /* The boot id: data written before a reboot may have been lost, though the file has its length. */
 static void read_boot_id(char id_out[64])
 {
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? 0 : read(fd, id_out, 63);
-    id_out[n > 0 ? n : 0] = '\0';
-    id_out[strcspn(id_out, "\n")] = '\0';
-    if (fd >= 0) close(fd);
+    if (!eni_file_line("/proc/sys/kernel/random/boot_id", id_out, 64)) id_out[0] = '\0';
 }
 
 /* The bytes downloaded so far, if they are this object's. */
@@ -264,72 +254,30 @@ en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
                     cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
 }
 
-/* The follower's thread. */
-static void *follow(void *user)
+/* Called with the bytes written so far: fewer than before if the service began again. */
+static void follow(void *user, uint64_t have)
 {
-    follower *f = user;
-    for (bool is_over = false; !is_over;) {
-        pthread_mutex_lock(&f->lock);
-        while (!f->is_over && !f->is_anew && f->have == f->hashed)
-            pthread_cond_wait(&f->more, &f->lock);
-        const uint64_t some = f->hashed + 8 * CHUNK, end = f->have < some ? f->have : some;
-        is_over = f->is_anew || (f->is_over && end == f->have) || f->error != 0;
-        const bool is_useful = !f->is_anew;
-        pthread_mutex_unlock(&f->lock);
-        if (is_useful) hash_to(f, end);
-    }
-    return NULL;
-}
-
-static void tell_follower(void *user, uint64_t have)
-{
-    follower *f = user;
-    pthread_mutex_lock(&f->lock);
-    f->is_anew = f->is_anew || have < f->have;
-    f->have = have;
-    const bool is_much = f->is_anew || have - f->told >= CHUNK;
-    if (is_much) f->told = have;
-    pthread_mutex_unlock(&f->lock);
-    if (is_much) pthread_cond_signal(&f->more);
-}
-
-/* Ends the thread; the hash of the first `size` bytes, if `is_whole`. */
-static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole, uint64_t size,
-                              char sha256_out[ENI_DIGEST_HEX])
-{
-    pthread_mutex_lock(&f->lock);
-    f->is_over = true;
-    f->is_anew = f->is_anew || !is_whole; /* its hash is not needed */
-    pthread_mutex_unlock(&f->lock);
-    pthread_cond_signal(&f->more);
-    pthread_join(f->thread, NULL);
-    pthread_mutex_destroy(&f->lock);
-    pthread_cond_destroy(&f->more);
-    if (!is_whole) return EN_OK;
-    if (f->is_anew) {
-        f->hashed = 0;
-        f->error = 0;
+    following *f = user;
+    if (have < f->hashed) {
+        *f = (following){.fd = f->fd};
         eni_digest_begin(&f->digest);
     }
-    hash_to(f, size);
-    eni_digest_end(&f->digest, sha256_out);
-    if (f->error == 0) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot read back the download in %s: %s", cache->path,
-                    strerror(f->error));
+    if (have - f->hashed >= CHUNK) hash_to(f, have);
 }
 
+/* Bytes of an earlier download are hashed first, while no connection waits. */
 static en_status fetch_into(eni_cache *cache, eni_remote *bucket, eni_cache_file *file, int fd,
                             char sha256_out[ENI_DIGEST_HEX])
 {
-    follower f = {
-        .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .fd = fd, .have = file->have};
+    following f = {.fd = fd};
     eni_digest_begin(&f.digest);
-    const int cause = pthread_create(&f.thread, NULL, follow, &f);
-    if (cause != 0) return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
-    const en_status st = eni_remote_get(bucket, file->object, fd, &file->have, tell_follower, &f);
-    const en_status hashed = end_follower(&f, cache, st == EN_OK, file->have, sha256_out);
-    EN_TRY(st);
-    EN_TRY(hashed);
+    hash_to(&f, file->have);
+    EN_TRY(eni_remote_get(bucket, file->object, fd, &file->have, follow, &f));
+    hash_to(&f, file->have);
+    eni_digest_end(&f.digest, sha256_out);
+    if (f.error != 0)
+        return eni_fail(EN_EIO, "remote", "cannot read back the download in %s: %s", cache->path,
+                        strerror(f.error));
     if (fsync(fd) == 0) return EN_OK;
     return eni_fail(EN_EIO, "remote", "cannot write %s to disk: %s", file->name, strerror(errno));
 }

@@ -1,12 +1,10 @@
 /* download.c - downloads: files of a data set, one object, the newest checkpoint (session.h). */
 #include "remote/session.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/env.h"
@@ -101,7 +99,7 @@ static en_status find_by_names(eni_session *s, const char *prefix, char **names,
         if (st == EN_OK) listing_out->n++;
     }
     if (listing_out->n > 0 && !s->progress.is_quiet)
-        eni_info("remote", "cannot list %s: %zu files of a data set were found by their names",
+        eni_info("remote", "cannot list %s: %u files of a data set were found by their names",
                  s->progress.url, listing_out->n);
     return EN_OK;
 }

@@ -104,19 +104,10 @@ static void end_object(reading *r)
         stop(r, "there are over 100,000 objects; give a longer prefix");
         return;
     }
-    if (l->n == l->room) {
-        const size_t room = l->room == 0 ? 64 : 2 * l->room;
-        eni_object *more = eni_alloc_array(room, sizeof *more);
-        if (more == NULL) {
-            stop(r, "out of memory");
-            return;
-        }
-        if (l->n > 0) memcpy(more, l->object, l->n * sizeof *more);
-        eni_free(l->object);
-        l->object = more;
-        l->room = room;
-    }
-    l->object[l->n++] = r->object;
+    if (eni_grow((void **)&l->object, &l->room, l->n + 1, sizeof *l->object) == EN_OK)
+        l->object[l->n++] = r->object;
+    else
+        stop(r, "out of memory");
 }
 
 bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length)

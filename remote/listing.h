@@ -34,7 +34,7 @@ bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length);
 
 typedef struct eni_listing {
     eni_object *object;
-    size_t n, room;
+    uint32_t n, room;
     bool is_truncated;
     char token[ENI_LISTING_TOKEN]; /* of the next page */
     char folder[ENI_REMOTE_KEY];   /* the first deeper folder, or "", in a list without those */

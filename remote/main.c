@@ -9,15 +9,12 @@
  *
  * The path of a download goes to descriptor 3, followed by a 0. No process can attach to this one, or get its
  * core. */
-#include <dirent.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/log.h"

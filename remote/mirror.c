@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -39,7 +38,7 @@ typedef struct mirror {
     eni_session *of_file, *of_folder; /* NULL if not requested */
     char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
-    size_t ndone, room;
+    uint32_t ndone, room;
     uploaded file; /* as it was at the beginning: an older run's .. */
     bool has_file; /* .. which is in the bucket, judging by its size */
 } mirror;
@@ -87,15 +86,7 @@ static uploaded *find_done(mirror *m, const char *name)
 static void note_done(mirror *m, const char *name, const struct stat *info, bool is_up)
 {
     uploaded *u = find_done(m, name);
-    if (u == NULL && m->ndone == m->room) {
-        m->room = m->room == 0 ? 64 : 2 * m->room;
-        uploaded *more = realloc(m->done, m->room * sizeof *more);
-        if (more == NULL) {
-            eni_error("remote", "out of memory for the names of %zu checkpoints", m->room);
-            _exit(1);
-        }
-        m->done = more;
-    }
+    if (u == NULL && eni_grow((void **)&m->done, &m->room, m->ndone + 1, sizeof *m->done) != EN_OK) _exit(1);
     if (u == NULL) u = &m->done[m->ndone++];
     *u = (uploaded){.inode = info->st_ino, .time = info->st_mtim, .is_up = is_up};
     snprintf(u->name, sizeof u->name, "%.255s", name);
@@ -300,7 +291,7 @@ en_status eni_mirror(const eni_transfer_options *o)
     release_folder(m);
     if (m->of_file != NULL) eni_session_close(m->of_file);
     if (m->of_folder != NULL) eni_session_close(m->of_folder);
-    free(m->done);
+    eni_free(m->done);
     eni_free(m);
     return st;
 }

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/digest.h"
 #include "remote/bucket_keys.h"
 #include "remote/listing.h"
 #include "remote/url.h"

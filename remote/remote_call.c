@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,55 +85,35 @@ static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_of
 
 /* ---- libcurl's callbacks ---- */
 
-static void keep_header(const char *value, size_t length, char *into, size_t bytes)
+/* A header of the answer; "" if it is absent, too long, or not text. */
+static void keep_header(const eni_remote_call *c, const char *name, char *into, size_t bytes)
 {
-    if (length >= bytes) return;
-    memcpy(into, value, length);
-    into[length] = '\0';
-    if (!eni_is_text(into)) into[0] = '\0';
+    struct curl_header *h;
+    const bool is_there = curl_easy_header(c->b->curl, name, 0, CURLH_HEADER, -1, &h) == CURLHE_OK &&
+                          strlen(h->value) < bytes && eni_is_text(h->value);
+    snprintf(into, bytes, "%s", is_there ? h->value : "");
 }
 
-static size_t take_header(char *line, size_t one, size_t n, void *user)
+static void take_headers(eni_remote_call *c)
 {
-    eni_remote_call *c = user;
-    const char *colon = memchr(line, ':', n);
-    (void)one;
-    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* such as an answer after a 100 */
-        c->etag[0] = c->date[0] = c->region[0] = c->location[0] = '\0';
-        c->range_begin = c->range_total = 0;
-        c->length_told = UINT64_MAX; /* absent */
-        c->retry_after_s = 0;
-    }
-    if (colon == NULL) return n;
-    const char *value = colon + 1, *end = line + n;
-    while (value < end && (*value == ' ' || *value == '\t'))
-        value++;
-    while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' '))
-        end--;
-    const size_t name = (size_t)(colon - line), length = (size_t)(end - value);
-    char number[64] = "";
-#define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
-    if (IS("etag")) (void)eni_etag_set(c->etag, value, length);
-    if (IS("content-length")) {
-        keep_header(value, length, number, sizeof number);
-        c->length_told = strtoull(number, NULL, 10);
-    }
-    if (IS("date")) keep_header(value, length, c->date, sizeof c->date);
-    if (IS("x-amz-bucket-region")) keep_header(value, length, c->region, sizeof c->region);
-    if (IS("location")) keep_header(value, length, c->location, sizeof c->location);
-    if (IS("retry-after")) {
-        keep_header(value, length, number, sizeof number);
-        c->retry_after_s = strtol(number, NULL, 10);
-        if (c->retry_after_s > MOST_WAIT_MS / 1000) c->retry_after_s = MOST_WAIT_MS / 1000;
-    }
-    if (IS("content-range")) { /* bytes 0-9/10 */
-        unsigned long long begin = 0, last = 0, total = 0;
-        keep_header(value, length, number, sizeof number);
-        if (sscanf(number, "bytes %llu-%llu/%llu", &begin, &last, &total) == 3)
-            c->range_begin = begin, c->range_total = total;
-    }
-#undef IS
-    return n;
+    char etag[ENI_ETAG + 8], range[64];
+    unsigned long long begin = 0, last = 0, total = 0;
+    curl_off_t length = -1, retry_after_s = 0;
+    CURL *h = c->b->curl;
+    curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &c->code);
+    curl_easy_getinfo(h, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    curl_easy_getinfo(h, CURLINFO_RETRY_AFTER, &retry_after_s);
+    c->length_told = (uint64_t)length; /* -1: absent */
+    c->retry_after_s = retry_after_s < MOST_WAIT_MS / 1000 ? (long)retry_after_s : MOST_WAIT_MS / 1000;
+    keep_header(c, "etag", etag, sizeof etag);
+    keep_header(c, "date", c->date, sizeof c->date);
+    keep_header(c, "x-amz-bucket-region", c->region, sizeof c->region);
+    keep_header(c, "location", c->location, sizeof c->location);
+    keep_header(c, "content-range", range, sizeof range); /* bytes 0-9/10 */
+    (void)eni_etag_set(c->etag, etag, strlen(etag));
+    const bool is_range = sscanf(range, "bytes %llu-%llu/%llu", &begin, &last, &total) == 3;
+    c->range_begin = is_range ? begin : 0;
+    c->range_total = is_range ? total : 0;
 }
 
 static size_t keep_text(eni_remote_call *c, const char *data, size_t n)
@@ -167,7 +146,7 @@ static size_t take_body(char *data, size_t one, size_t n, void *user)
 {
     eni_remote_call *c = user;
     (void)one;
-    if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
+    if (c->code == 0) take_headers(c);
     const bool is_first = c->sent == 0;
     if (c->object == NULL || c->code < 200 || c->code > 299) return keep_text(c, data, n);
     c->sent = 1;
@@ -257,8 +236,6 @@ static void set_common(eni_remote_call *c, const char *url, struct curl_slist *l
     curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, look_at_wait);
     curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
-    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, take_header);
-    curl_easy_setopt(h, CURLOPT_HEADERDATA, c);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, take_body);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "entrain");
@@ -295,7 +272,6 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
     snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
              c->b->o.place->host, c->request.path, c->request.query[0] != '\0' ? "?" : "", c->request.query);
     c->code = 0;
-    c->retry_after_s = 0; /* forgets an earlier answer's */
     c->length = 0;
     c->sent = 0;
     c->b->error[0] = '\0';
@@ -307,7 +283,7 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
         }
         set_method(c);
         *result_out = curl_easy_perform(c->b->curl);
-        if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
+        take_headers(c);
     }
     free_lines(lines);
     return st;

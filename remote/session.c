@@ -9,6 +9,7 @@
 #include "config/env.h"
 #include "core/checkpoint_name.h"
 #include "core/clock.h"
+#include "core/digest.h"
 #include "core/log.h"
 #include "core/try.h"
 

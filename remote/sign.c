@@ -44,8 +44,8 @@ static void add(signing *s, char *text, size_t bytes, const char *more)
         strcat(text, more);
 }
 
-/* In the order of their names. `is_sent`: this header must be sent; the HTTP library does not add it. */
-static void add_header(signing *s, const char *prefix, const char *name, const char *value, bool is_sent)
+/* In the order of their names. */
+static void add_header(signing *s, const char *prefix, const char *name, const char *value)
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -55,7 +55,6 @@ static void add_header(signing *s, const char *prefix, const char *name, const c
     add(s, s->headers, sizeof s->headers, "\n");
     if (s->names[0] != '\0') add(s, s->names, sizeof s->names, ";");
     add(s, s->names, sizeof s->names, full);
-    if (!is_sent) return;
     char *line = s->out->header[s->out->n++];
     if (snprintf(line, ENI_SIGNED_TEXT, "%s: %s", full, value) >= ENI_SIGNED_TEXT) s->is_short = true;
 }
@@ -119,10 +118,10 @@ en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, 
                        : request->body_sha256[0] == '\0' ? empty_sha256
                                                          : request->body_sha256;
     if (s.d->names_headers)
-        add_header(&s, "", "host", place->host, true); /* curl's own would differ: no :443, lower case */
-    add_header(&s, prefix, "content-sha256", body, true);
-    add_header(&s, prefix, "date", s.moment, true);
-    if (keys->token[0] != '\0') add_header(&s, prefix, s.d->token, keys->token, true);
+        add_header(&s, "", "host", place->host); /* curl's own would differ: no :443, lower case */
+    add_header(&s, prefix, "content-sha256", body);
+    add_header(&s, prefix, "date", s.moment);
+    if (keys->token[0] != '\0') add_header(&s, prefix, s.d->token, keys->token);
     hash_canonical(&s, url, place, request, body, hash);
     snprintf(text, sizeof text, "%s\n%s\n%s\n%s", s.d->algorithm, s.moment, s.scope, hash);
     make_signature(&s, place, keys, text, signature);

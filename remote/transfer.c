@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -268,8 +266,8 @@ static en_status start_watcher(eni_uploads *t)
 
 static void stop_watcher(eni_uploads *t)
 {
-    const uint64_t one = 1;
-    if (write(t->stop_fd, &one, sizeof one) == sizeof one) pthread_join(t->watcher, NULL);
+    eventfd_write(t->stop_fd, 1);
+    pthread_join(t->watcher, NULL);
     close(t->stop_fd);
 }
 
@@ -387,16 +385,6 @@ en_status eni_transfer_begin(eni_config *config, bool is_writer, int signal_fd, 
     return st;
 }
 
-/* The signal that ended the run, or 0: so only the next one ends the waiting. */
-static int take_signal(int signal_fd)
-{
-    struct signalfd_siginfo info;
-    struct pollfd watched = {signal_fd, POLLIN, 0};
-    if (signal_fd < 0 || poll(&watched, 1, 0) != 1 || read(signal_fd, &info, sizeof info) != sizeof info)
-        return 0;
-    return (int)info.ssi_signo;
-}
-
 en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
 {
     if (uploads == NULL) return EN_OK;
@@ -404,7 +392,7 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
     stop_watcher(uploads);
     (void)has_signs(&uploads->process); /* clears those given since the run began */
     const bool is_reported = write(uploads->process.order_fd, &last, 1) == 1;
-    const int first = take_signal(uploads->signal_fd);
+    const int first = eni_signals_take(uploads->signal_fd); /* so only the next one ends the waiting */
     en_status st = finish(&uploads->process, uploads->signal_fd, END_MS);
     if (first != 0) raise(first); /* blocked: it is pending there again, for the exit code */
     if (st == EN_OK && !is_reported) st = EN_EIO;

@@ -2,7 +2,6 @@
 #include "remote/url.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,10 @@
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
+
+#define DIGITS "0123456789"
+#define LOWER  "abcdefghijklmnopqrstuvwxyz"
+#define UPPER  "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 /* ---- the name of an object ---- */
 
@@ -21,20 +24,14 @@ static bool is_bucket(const char *name, size_t length, bool may_have_dots)
     if (length < 3 || length >= ENI_REMOTE_NAME || name[0] == '-' || name[0] == '.' ||
         name[length - 1] == '-' || name[length - 1] == '.')
         return false;
-    for (size_t i = 0; i < length; i++)
-        if (!islower((unsigned char)name[i]) && !isdigit((unsigned char)name[i]) && name[i] != '-' &&
-            !(may_have_dots && name[i] == '.'))
-            return false;
-    return true;
+    return strspn(name, may_have_dots ? DIGITS LOWER "-." : DIGITS LOWER "-") >= length;
 }
 
 /* Letters, digits, '-' and '.', as in DNS names. */
 static bool is_host(const char *name, size_t length)
 {
-    if (length == 0 || length >= ENI_REMOTE_HOST || name[0] == '.' || name[0] == '-') return false;
-    for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)name[i]) && name[i] != '-' && name[i] != '.') return false;
-    return true;
+    return length > 0 && length < ENI_REMOTE_HOST && name[0] != '.' && name[0] != '-' &&
+           strspn(name, DIGITS LOWER UPPER "-.") >= length;
 }
 
 const char *eni_url_scheme(int kind)
@@ -114,7 +111,7 @@ static bool is_host_and_port(const char *text, size_t length)
     const char *name_end = colon != NULL ? colon : end;
     if (name_end == text || (text[0] == '[' && (bracket == NULL || name_end != bracket + 1))) return false;
     if (colon == NULL) return true;
-    const size_t digits = strspn(colon + 1, "0123456789");
+    const size_t digits = strspn(colon + 1, DIGITS);
     const long port = strtol(colon + 1, NULL, 10);
     return colon + 1 + digits == end && digits > 0 && digits <= 5 && port > 0 && port < 65536;
 }
@@ -206,19 +203,11 @@ bool eni_url_add(char *out, size_t bytes, const char *text, bool keeps_slash)
     size_t at = strlen(out);
     for (; *text != '\0'; text++) {
         const unsigned char c = (unsigned char)*text;
-        const bool stays = (c < 128 && isalnum(c)) || strchr("-._~", c) != NULL || (keeps_slash && c == '/');
+        const bool stays = strchr(DIGITS LOWER UPPER "-._~", c) != NULL || (keeps_slash && c == '/');
         if (at + (stays ? 1 : 3) >= bytes) return false;
         at += (size_t)snprintf(out + at, bytes - at, stays ? "%c" : "%%%02X", c);
     }
     return true;
-}
-
-static int hex_value(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : -1;
 }
 
 bool eni_url_decode(char *text)
@@ -227,9 +216,9 @@ bool eni_url_decode(char *text)
     for (const char *from = text; *from != '\0'; from++) {
         char c = *from == '+' ? ' ' : *from;
         if (c == '%') {
-            const int high = hex_value(from[1]), low = high < 0 ? -1 : hex_value(from[2]);
-            c = (char)(high * 16 + low);
-            if (high < 0 || low < 0 || c == '\0') return false;
+            if (strspn(from + 1, DIGITS "abcdefABCDEF") < 2 ||
+                sscanf(from + 1, "%2hhx", (unsigned char *)&c) != 1 || c == '\0')
+                return false;
             from += 2;
         }
         *to++ = c;

@@ -12,7 +12,6 @@
 #include "core/version.h"
 #include "plugin/hook.h"
 #include "runtime/control/control.h"
-#include "runtime/net/host_info.h"
 #include "server/psd.h"
 
 /* One connection per worker, shard and server, and as many unauthenticated peers: the soft limit of 1,024 is

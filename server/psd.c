@@ -394,7 +394,7 @@ static en_status log_entry(void *user, const eni_entry *entry)
 
 /* It joins psd 0, which leads, and serves its share of the shards. */
 
-enum { MEMBER_STOP_MS = 600, RETRY_MS = 20 };
+enum { MEMBER_STOP_MS = 600 };
 
 /* All ranks are there; or psd 0 came back, and the same world has another epoch. */
 static en_status on_serve(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
@@ -435,15 +435,13 @@ static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t dea
     char path[TOKEN_PATH];
     if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &psd->token.value);
     EN_TRY(name_token(psd, leader->port, path));
-    while (access(path, F_OK) != 0) {
-        if (eni_now_ns() > deadline_ns)
-            return eni_fail(EN_ENOENT, "psd",
-                            "no token at %s: is psd 0 running on this host, as the same user? Else copy its "
-                            "token file here and give --token-file",
-                            path);
-        eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
-    }
-    return eni_token_read(path, &psd->token.value);
+    const en_status st = eni_token_await(path, deadline_ns, psd->signal_fd, &psd->token.value);
+    if (st == EN_ENOENT)
+        eni_error("psd",
+                  "no token at %s: is psd 0 running on this host, as the same user? Else copy its token file "
+                  "here and give --token-file",
+                  path);
+    return st;
 }
 
 static en_status join_leader(eni_psd *psd)
@@ -677,11 +675,11 @@ static en_status count_servers(eni_psd *p)
 static en_status check_recording(const eni_config *c)
 {
     if (!c->record_order || (c->out != NULL && c->state == NULL)) return EN_OK;
-    return eni_fail(EN_EINVAL, "psd", "--record-order: %s",
-                    c->out == NULL
-                        ? "give --out, the folder that it writes into"
-                        : "omit it with --server-restarts or --state: the order of a psd that came back "
-                          "is not known");
+    return eni_fail(
+        EN_EINVAL, "psd", "--record-order: %s",
+        c->out == NULL
+            ? "give --out, the folder that it writes into"
+            : "omit it with --server-restarts or --state: the order of a psd that came back is not known");
 }
 
 static en_status open_psd(eni_psd *p, const char *plugins)

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -412,24 +411,16 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
 
 /* ---- messages that an emulated wire has not delivered yet ---------------------------------------------- */
 
-static bool more_room(eni_shard *shard)
-{
-    const uint32_t room = shard->delays.room ? 2 * shard->delays.room : 64;
-    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delays.list, room * sizeof *delayed);
-    if (delayed == NULL) return false;
-    shard->delays.list = delayed;
-    shard->delays.room = room;
-    return true;
-}
-
 /* Inserts a message by its time; the last to become ready comes first. False: there is no room. */
 static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
 {
-    if (shard->delays.n == shard->delays.room && !more_room(shard)) return false;
-    uint32_t at = shard->delays.n++;
-    for (; at > 0 && shard->delays.list[at - 1].ready_ns <= ready_ns; at--)
-        shard->delays.list[at] = shard->delays.list[at - 1];
-    shard->delays.list[at] = (eni_delayed){*packet, ready_ns};
+    eni_delays *d = &shard->delays;
+    if (d->n == DELAY_MAX || eni_grow((void **)&d->list, &d->room, d->n + 1, sizeof *d->list) != EN_OK)
+        return false;
+    uint32_t at = d->n++;
+    for (; at > 0 && d->list[at - 1].ready_ns <= ready_ns; at--)
+        d->list[at] = d->list[at - 1];
+    d->list[at] = (eni_delayed){*packet, ready_ns};
     return true;
 }
 

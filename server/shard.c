@@ -249,9 +249,7 @@ static void *run_shard(void *user)
 /* Waits, under lock, until the thread has served the request. */
 static en_status await_attention(eni_shard *shard)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += 5;
+    const struct timespec deadline = eni_timespec(eni_now_ns() + 5 * ENI_SECOND);
     int failed = 0;
     eni_shard_call_attention(shard);
     while ((shard->asked.visit || shard->asked.next_epoch) && failed == 0)

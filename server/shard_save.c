@@ -8,13 +8,13 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/net/pack.h"
 #include "runtime/store/store_save.h"
 #include "server/shard_impl.h"
 
@@ -44,9 +44,8 @@ struct eni_shard_saves {
 
     atomic_int phase;      /* IDLE, COMMITTED: the writer's thread owns what follows, WRITTEN */
     eni_state_stamp stamp; /* of the newest state that is on disk */
-    uint8_t *bytes;
-    size_t length, room;
-    en_status status; /* of the last write */
+    eni_pack state;        /* its bytes */
+    en_status status;      /* of the last write */
     eni_snapshot_figures figures;
 
     pthread_t thread;
@@ -62,9 +61,9 @@ static void write_state(const eni_state *state, eni_shard_saves *saves)
     eni_state_stamp next = saves->stamp;
     const int64_t begin = eni_now_ns();
     next.generation++;
-    saves->status = eni_state_write(state, &next, saves->bytes, saves->length);
+    saves->status = eni_state_write(state, &next, saves->state.data, saves->state.bytes);
     saves->figures.write_ns += eni_now_ns() - begin;
-    saves->figures.bytes = saves->length;
+    saves->figures.bytes = saves->state.bytes;
     if (saves->status == EN_OK) {
         saves->stamp = next;
         saves->figures.states++;
@@ -90,19 +89,10 @@ static void *run_writer(void *user)
 static en_status add_bytes(void *user, const void *bytes, size_t length)
 {
     eni_shard_saves *saves = user;
-    if (length > saves->room - saves->length) {
-        const size_t room = 2 * saves->room + length + (1 << 16);
-        uint8_t *grown = realloc(saves->bytes, room);
-        if (grown == NULL) {
-            eni_warn("snapshot", "out of memory for a state of %zu bytes", room);
-            return EN_ENOMEM;
-        }
-        saves->bytes = grown;
-        saves->room = room;
-    }
-    memcpy(saves->bytes + saves->length, bytes, length);
-    saves->length += length;
-    return EN_OK;
+    eni_pack_raw(&saves->state, bytes, length);
+    if (!saves->state.is_failed) return EN_OK;
+    eni_warn("snapshot", "out of memory for a state of %zu bytes", saves->state.bytes + length);
+    return EN_ENOMEM;
 }
 
 /* ---- promises ------------------------------------------------------------------------------------------ */
@@ -136,7 +126,8 @@ static en_status fill(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     const uint32_t head[2] = {(uint32_t)shard->config.nranks, 0};
     _Static_assert(sizeof head == HEAD, "the head of a shard's state");
-    saves->length = 0;
+    saves->state.bytes = 0;
+    saves->state.is_failed = false;
     EN_TRY(add_bytes(saves, head, sizeof head));
     for (int32_t r = 0; r < shard->config.nranks; r++)
         EN_TRY(add_bytes(saves, &saves->client[r].has_finished, 1));
@@ -320,7 +311,7 @@ void eni_shard_save_close(eni_shard *shard)
     sem_post(&saves->wake); /* a COMMITTED state is written first */
     if (saves->is_started) pthread_join(saves->thread, NULL);
     sem_destroy(&saves->wake);
-    free(saves->bytes);
+    eni_pack_fini(&saves->state);
     eni_free(saves->client);
     eni_free(saves->taken);
     eni_free(saves->stable);

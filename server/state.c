@@ -368,7 +368,7 @@ void eni_run_file_free(eni_run_file *file)
     if (file == NULL) return;
     run_memory *m = file->memory;
     for (size_t i = 0; m->peers && i < m->npeers; i++)
-        eni_free((void *)m->peers[i].member_data);
+        eni_free(m->peers[i].member_data);
     eni_free(m->peers);
     eni_free(m->ranks);
     eni_free(m->key_values);

@@ -106,7 +106,8 @@ static const en_strategy hierarchical = {
     .name = "hierarchical",
     .help = "all-reduce inside a host, the parameter server between hosts: one client per host",
     .paper = "Li'14, sec. 3 (server and worker groups); Jiang'20, BytePS, sec. 3 (local aggregation)",
-    .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS | EN_STATIC | EN_PUSH_READ_ONLY,
+    .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS | EN_SYNCHRONOUS_BY_DEFAULT |
+             EN_STATIC | EN_PUSH_READ_ONLY,
     .options = hierarchical_options,
     .submit = hierarchical_submit,
     .finish = hierarchical_finish,

@@ -393,6 +393,7 @@ static eni_facts facts_of(const eni_experiment *e)
                        .nranks = sim->nranks,
                        .nfirst = sim->nranks,
                        .groups = sim->strategy->flags & EN_USES_GROUPS ? sim->groups : NULL,
+                       .nlocal = sim->local_size > 0 ? sim->local_size : sim->nranks,
                        .shards = has_store ? sim->nshards : 0};
 }
 

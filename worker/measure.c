@@ -21,8 +21,7 @@ static void report(const eni_worker *w, const char *what, double first, double s
     char line[96];
     const int n = snprintf(line, sizeof line, "cost %s %.9g %.9g\n", what, first, second);
     if (w->config->result_fd < 0) return;
-    ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
-    (void)ignored;
+    (void)!write((int)w->config->result_fd, line, (size_t)n);
 }
 
 static void report_curve(const eni_worker *w, const char *what, const eni_cost_curve *curve)

@@ -92,11 +92,10 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
                  (long long)pid, TIMEOUT_S);
         return st;
     }
-    return eni_fail(
-        EN_ESTOP, "share",
-        "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
-        "for %.1f s",
-        (long long)pid, (double)stopped_ns * 1e-9);
+    return eni_fail(EN_ESTOP, "share",
+                    "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or "
+                    "Ctrl-Z) for %.1f s",
+                    (long long)pid, (double)stopped_ns * 1e-9);
 }
 
 /* EN_ENOENT: there is nobody (any more) to take it from. */
@@ -159,9 +158,7 @@ en_status eni_share_open(eni_worker *w, const eni_data_options *options)
 void eni_share_close(eni_share *share)
 {
     if (share == NULL) return;
-    const uint64_t one = 1;
-    while (write(share->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    eventfd_write(share->stop_fd, 1);
     pthread_join(share->thread, NULL);
     close(share->stop_fd);
     close(share->listen_fd);

@@ -141,8 +141,8 @@ static void put_means(const recount *r, float *state_out)
         for (uint32_t b = node->first_buffer; b < node->first_buffer + node->nbuffers; b++) {
             const en_model_tensor *buffer = &schema->buffers[b];
             float *into = state_out + buffer->offset;
-            if (buffer->is_int64 != 0) memcpy(into, &nbatches, sizeof nbatches);
-            for (uint64_t k = 0; k < buffer->count && buffer->is_int64 == 0; k++)
+            if (buffer->dtype == EN_I64) memcpy(into, &nbatches, sizeof nbatches);
+            for (uint64_t k = 0; k < buffer->count && buffer->dtype == EN_F32; k++)
                 into[k] = (float)(r->sum[buffer->offset + k] * scale);
         }
     }

@@ -1,6 +1,5 @@
 /* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket
  * leaves while backward goes on. The device computes in the arena itself, so nothing is copied to it. */
-#include "core/clock.h"
 #include "core/try.h"
 #include "worker/statistics.h"
 #include "worker/worker.h"

@@ -63,8 +63,9 @@ extern "C" {
 
 enum { EN_MAX_DIMS = 8, EN_MAX_TENSOR_NAME = 201 };
 
-/* Kinds of a tensor, as en_param.kind: a buffer (batch-norm statistics) is saved but not reduced. */
-enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1 };
+/* Kinds of a tensor, as en_param.kind: a buffer (batch-norm statistics) is saved but not reduced; of an own one each rank's is
+ * saved, not rank 0's alone. */
+enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1, EN_TENSOR_OWN = 2 };
 
 typedef struct en_model_tensor {
     char name[EN_MAX_TENSOR_NAME]; /* as PyTorch's state_dict: "conv1.weight" */
@@ -73,7 +74,7 @@ typedef struct en_model_tensor {
     int64_t shape[EN_MAX_DIMS];    /* as PyTorch: convolution (O, I, KH, KW), linear (O, I), bias (O) */
     uint64_t offset;               /* elements from the start of its flat vector, a multiple of 16 */
     uint64_t count;                /* elements, without the padding after it; num_batches_tracked: 1 */
-    uint32_t is_int64;             /* num_batches_tracked: an int64 in place of two floats */
+    uint32_t dtype;                /* tensor.h; weights: EN_F32. Others lie in the state in place of floats */
     uint32_t init;                 /* EN_INIT_* */
     uint64_t fan_in, fan_out;      /* inputs of one output, outputs of one input: scales of initial values */
 } en_model_tensor;

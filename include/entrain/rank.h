@@ -2,7 +2,7 @@
  *
  *     const char *const settings[] = {"strategy=ssp:bound=2", "server=tcp://127.0.0.1:5555", "world-size=2", "rank=0",
  *                                     "batch-size=32", "epochs=3", "lr=0.05"};
- *     en_rank_open(&options, settings, 7, &rank);            joins; every rank has rank 0's weights
+ *     en_rank_open(&options, settings, 7, &rank);            joins; every rank has rank 0's weights and memories
  *     while ((st = en_rank_next(rank, &batch)) == EN_OK && (st = en_rank_begin(rank, batch.count)) == EN_OK) {
  *         ...                                                the gradient of the mean loss over batch.samples; as soon as
  *         en_rank_ready(rank, tensor);                       a tensor's is complete and nobody reads its weights any more
@@ -45,6 +45,7 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
+#include "entrain/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,6 +90,28 @@ typedef struct en_rank_tensor {
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
 } en_rank_tensor;
 
+/* Flags of a memory. */
+enum {
+    EN_MEMORY_EACH = 1
+}; /* each rank has its own, such as a generator; else rank 0's count, as of running statistics */
+
+/* Bytes of the program that belong to a checkpoint beside the weights: running statistics, counters, generators, scalers. All
+ * ranks declare the same ones. A run begins with rank 0's on all ranks (those of EN_MEMORY_EACH stay as they are), a resumed
+ * one with the saved ones, which are rank 0's, or each rank's own. The final ones are saved with the weights (`save`), and
+ * result.json has their hash (buffers_sha256). With bn-stats=mean the mean over ranks of those that are EN_F32 counts. */
+typedef struct en_rank_memory {
+    uint32_t size; /* sizeof(en_rank_memory) */
+    uint32_t flags;
+    uint32_t dtype; /* EN_F32 (finite numbers), EN_I64 .. of entrain/tensor.h; EN_U8 for any bytes */
+    uint32_t reserved;
+    const char *name; /* as of a tensor, and other than all tensors' */
+    uint64_t shape[EN_RANK_DIMS];
+    /* (count) elements, the program's until en_rank_close. It changes them before the first step, and as a part of a step: from
+     * en_rank_begin to en_rank_finish. The library reads them in en_rank_begin, en_rank_finish and en_rank_end, and writes them in en_rank_open;
+     * during `evaluate` they are those that belong to its weights. */
+    void *data;
+} en_rank_memory;
+
 /* How well the weights do: on the batch of a step, or on the set that `evaluate` chooses. */
 typedef struct en_rank_score {
     uint32_t size; /* sizeof(en_rank_score) */
@@ -97,7 +120,7 @@ typedef struct en_rank_score {
     double accuracy; /* share of them, 0 to 1, that are right; with EN_RANK_HAS_ACCURACY only */
 } en_rank_score;
 
-/* Everything is read during en_rank_open only, except the callbacks and `user`, which it keeps. */
+/* Everything is read during en_rank_open only, except the callbacks, `user`, and the data of memories, which it keeps. */
 typedef struct en_rank_options {
     uint32_t abi;  /* EN_RANK_ABI */
     uint32_t size; /* sizeof(en_rank_options) */
@@ -122,6 +145,9 @@ typedef struct en_rank_options {
      * NULL: unchanged. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *user; /* of both */
+
+    uint32_t nmemories, reserved;
+    const en_rank_memory *memories;
 
     /* The file whose contents make the program what it is, for records: a script. NULL: the executable of this process. */
     const char *program;
@@ -158,8 +184,8 @@ typedef struct en_rank en_rank;
  * tensors may depend on it. */
 EN_RANK_API int en_rank_setting(const char *name, char *text_out, size_t bytes);
 
-/* Joins the run: blocks until all ranks are there, join-timeout (60 s) at most, and have rank 0's weights, or those of the
- * checkpoint that `resume` names.
+/* Joins the run: blocks until all ranks are there, join-timeout (60 s) at most, and have rank 0's weights and memories, or those
+ * of the checkpoint that `resume` names.
  *
  * Success: *rank_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi, or a rank
  * another build. EN_EINVAL: a setting, with the nearest one named, or the options. EN_ENOENT: no such strategy, folder of

@@ -83,7 +83,10 @@ enum {
     EN_ALONE = 512, /* for a world of one rank only */
     /* EN_GROUP and EN_LEADERS are available besides EN_WORLD. Not with EN_STORE_ON_SERVERS, EN_LEADERS_ARE_CLIENTS or
      * EN_SHARED_PARAMS. */
-    EN_USES_GROUPS = 1024
+    EN_USES_GROUPS = 1024,
+    /* EN_SYNCHRONOUS is true only while every option has its default. With other values (a bound, say) an update is one
+     * client's, which --lr-scale leaves alone; the assignment of data stays fixed. */
+    EN_SYNCHRONOUS_BY_DEFAULT = 2048
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. EN_EVAL_MEAN averages ranks at the

@@ -10,12 +10,13 @@ extern "C" {
 #endif
 
 /* Element types. Values are part of the ABI and of the wire: append, never renumber. */
-enum { EN_F32 = 1, EN_BF16 = 2, EN_F16 = 3, EN_I32 = 4, EN_U8 = 5 };
+enum { EN_F32 = 1, EN_BF16 = 2, EN_F16 = 3, EN_I32 = 4, EN_U8 = 5, EN_I64 = 6 };
 
 /* Bytes of one element; 0 for an unknown type. */
 static inline size_t en_dtype_bytes(uint32_t dtype)
 {
     switch (dtype) {
+    case EN_I64: return 8;
     case EN_F32:
     case EN_I32: return 4;
     case EN_BF16:

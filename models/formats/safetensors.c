@@ -40,6 +40,13 @@ static bool is_batch_count(const char *name)
     return strcmp(dot == NULL ? name : dot + 1, "num_batches_tracked") == 0;
 }
 
+/* Types that our state_dict has. Others are memories of a program (entrain/rank.h), and their file says so: "types": "any". */
+static bool is_plain(const eni_st_tensor *tensor)
+{
+    return tensor->dtype == EN_F32 || tensor->dtype == EN_U8 ||
+           (tensor->dtype == EN_I64 && is_batch_count(tensor->name));
+}
+
 /* ---- one entry of the header ------------------------------------------------------------------------- */
 
 static en_status shape_parse(const char *name, const json_t *shape, eni_st_tensor *tensor)
@@ -72,20 +79,19 @@ static en_status offsets_parse(const char *name, const json_t *offsets, const un
         return eni_fail(EN_EFORMAT, "safetensors",
                         "%s: tensor %s: data_offsets [%lld, %lld] lie outside the %llu bytes of data", name,
                         tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
-    static const char *const types[] = {"float32", "uint8", "int64"};
     const uint64_t bytes = (uint64_t)(end - begin), most = UINT64_MAX / sizeof(int64_t);
     if (tensor->count > most || eni_st_bytes(tensor) != bytes) {
         char shape[ENI_ST_SHAPE_TEXT];
         return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: shape %s does not match %llu bytes of %s",
                         name, tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape),
-                        (unsigned long long)bytes, types[tensor->dtype]);
+                        (unsigned long long)bytes, eni_st_dtype_text(tensor->dtype));
     }
     tensor->data = data + begin;
     return EN_OK;
 }
 
 static en_status tensor_parse(const char *name, const json_t *entry, const unsigned char *data,
-                              uint64_t data_bytes, eni_st_tensor *tensor)
+                              uint64_t data_bytes, bool is_any, eni_st_tensor *tensor)
 {
     const json_t *dtype = json_object_get(entry, "dtype");
     if (!json_is_string(dtype) || json_object_size(entry) != 3)
@@ -93,9 +99,9 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
                         "%s: tensor %s: expected an object of dtype, shape and data_offsets", name,
                         tensor->name);
     const char *text = json_string_value(dtype);
-    while (tensor->dtype <= ENI_ST_I64 && strcmp(text, eni_st_dtype_text(tensor->dtype)) != 0)
-        tensor->dtype++;
-    if (tensor->dtype > ENI_ST_I64 || (tensor->dtype == ENI_ST_I64 && !is_batch_count(tensor->name)))
+    for (tensor->dtype = EN_F32; tensor->dtype <= EN_I64; tensor->dtype++)
+        if (strcmp(text, eni_st_dtype_text(tensor->dtype)) == 0) break;
+    if (tensor->dtype > EN_I64 || (!is_any && !is_plain(tensor)))
         return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is supported%s: %s",
                         name, tensor->name, is_clean_text(text) ? text : "(not a name)",
                         strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
@@ -104,7 +110,7 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
                             : "omit it if it is not a weight (labels, position ids), or "
                               "convert it with .float()");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
-    if (tensor->dtype == ENI_ST_I64 && tensor->ndim != 0) {
+    if (!is_any && tensor->dtype == EN_I64 && tensor->ndim != 0) {
         char shape[ENI_ST_SHAPE_TEXT];
         return eni_fail(EN_EFORMAT, "safetensors",
                         "%s: tensor %s has shape %s; expected () for a number of batches", name, tensor->name,
@@ -146,15 +152,14 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
     if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
         if (is_pickle(bytes, size))
             eni_error("safetensors",
-                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses "
-                      "it: save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      "%s is a PyTorch pickle, which runs code when it is loaded, so Entrain refuses it: "
+                      "save it again with safetensors.torch.save_file(model.state_dict(), FILE)",
                       name);
         else
-            eni_error(
-                "safetensors",
-                "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: fetch or "
-                "save it again",
-                name, (unsigned long long)header, size);
+            eni_error("safetensors",
+                      "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or truncated: "
+                      "fetch or save it again",
+                      name, (unsigned long long)header, size);
         return EN_EFORMAT;
     }
     if (bytes[LENGTH_BYTES] != '{')
@@ -209,12 +214,18 @@ static en_status count_is_one(const char *name, const eni_st_tensor *tensor)
                     (long long)batches);
 }
 
+static bool has_any_type(const eni_st_file *file)
+{
+    return eni_st_find_meta(file, "types") != NULL;
+}
+
 static en_status values_are_sound(const char *name, const eni_st_file *file)
 {
+    const bool is_any = has_any_type(file);
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
-        if (tensor->dtype == ENI_ST_I64) EN_TRY(count_is_one(name, tensor));
-        for (uint64_t i = 0; i < tensor->count && tensor->dtype == ENI_ST_F32; i++) {
+        if (tensor->dtype == EN_I64 && !is_any) EN_TRY(count_is_one(name, tensor));
+        for (uint64_t i = 0; i < tensor->count && tensor->dtype == EN_F32; i++) {
             float value;
             memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
             if (isfinite(value)) continue;
@@ -229,22 +240,20 @@ static en_status entries_parse(const char *name, json_t *root, const unsigned ch
                                eni_st_file *file)
 {
     const char *key;
-    json_t *entry;
+    json_t *entry, *about = json_object_get(root, "__metadata__");
+    if (about != NULL) EN_TRY(meta_parse(name, about, file));
     file->tensors = eni_alloc_array(json_object_size(root), sizeof *file->tensors);
     if (file->tensors == NULL) return EN_ENOMEM;
     json_object_foreach(root, key, entry)
     {
-        if (strcmp(key, "__metadata__") == 0) {
-            EN_TRY(meta_parse(name, entry, file));
-            continue;
-        }
+        if (entry == about) continue;
         if (!is_clean_text(key))
             return eni_fail(EN_EFORMAT, "safetensors",
                             "%s: a tensor's name is empty, longer than %d bytes, or has control characters",
                             name, ENI_ST_MAX_NAME);
         eni_st_tensor *tensor = &file->tensors[file->ntensors++];
         tensor->name = key;
-        EN_TRY(tensor_parse(name, entry, data, bytes, tensor));
+        EN_TRY(tensor_parse(name, entry, data, bytes, has_any_type(file), tensor));
     }
     EN_TRY(tensors_cover(name, file, data, bytes));
     return values_are_sound(name, file);
@@ -361,7 +370,8 @@ const char *eni_st_find_meta(const eni_st_file *file, const char *key)
 
 const char *eni_st_dtype_text(uint32_t dtype)
 {
-    static const char *const text[] = {[ENI_ST_F32] = "F32", [ENI_ST_U8] = "U8", [ENI_ST_I64] = "I64"};
+    static const char *const text[] = {[EN_F32] = "F32", [EN_BF16] = "BF16", [EN_F16] = "F16",
+                                       [EN_I32] = "I32", [EN_U8] = "U8",     [EN_I64] = "I64"};
     return text[dtype];
 }
 
@@ -380,13 +390,13 @@ enum { HEADER_ALIGN = 8 }; /* the data is aligned to 8 bytes, as by the Rust and
 /* ---- writing: atomic; first the header ---- */
 
 /* False: out of memory, or text that is not UTF-8. */
-static bool add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
+static bool add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta, bool is_any)
 {
     json_t *object = json_object();
     if (json_object_set_new(root, "__metadata__", object) != 0) return false;
     for (uint32_t m = 0; m < nmeta; m++)
         if (json_object_set_new(object, meta[m].key, json_string(meta[m].value)) != 0) return false;
-    return true;
+    return !is_any || json_object_set_new(object, "types", json_string("any")) == 0;
 }
 
 /* False as above, or a duplicate name. */
@@ -408,7 +418,10 @@ static char *header_new(const eni_st_tensor *tensors, uint32_t ntensors, const e
 {
     json_t *root = json_object();
     uint64_t begin = 0;
-    bool is_good = nmeta == 0 || add_meta(root, meta, nmeta);
+    bool is_any = false;
+    for (uint32_t t = 0; t < ntensors; t++)
+        is_any = is_any || !is_plain(&tensors[t]);
+    bool is_good = (nmeta == 0 && !is_any) || add_meta(root, meta, nmeta, is_any);
     for (uint32_t t = 0; t < ntensors && is_good; t++) {
         is_good = add_tensor(root, &tensors[t], begin);
         begin += eni_st_bytes(&tensors[t]);
@@ -461,13 +474,13 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
 /* Tensors in the order of the file, freed with eni_free; NULL: out of memory. */
-static eni_st_tensor *int64_first(const eni_st_tensor *tensors, uint32_t n)
+static eni_st_tensor *wide_first(const eni_st_tensor *tensors, uint32_t n)
 {
     eni_st_tensor *ordered = eni_alloc_array(n, sizeof *ordered);
     uint32_t at = 0;
-    for (int pass = 0; pass < 2 && ordered != NULL; pass++)
+    for (size_t bytes = 8; bytes > 0 && ordered != NULL; bytes /= 2)
         for (uint32_t t = 0; t < n; t++)
-            if ((tensors[t].dtype != ENI_ST_I64) == pass) ordered[at++] = tensors[t];
+            if (en_dtype_bytes(tensors[t].dtype) == bytes) ordered[at++] = tensors[t];
     return ordered;
 }
 
@@ -477,7 +490,7 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
                             char why_out[ENI_ST_WHY])
 {
     static char spaces[HEADER_ALIGN] = "        ";
-    eni_st_tensor *ordered = int64_first(tensors, ntensors);
+    eni_st_tensor *ordered = wide_first(tensors, ntensors);
     char *header = ordered != NULL ? header_new(ordered, ntensors, meta, nmeta) : NULL;
     const size_t n = 3 + (size_t)ntensors;
     struct iovec *parts = eni_alloc_array(n, sizeof *parts);

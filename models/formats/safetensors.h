@@ -1,5 +1,5 @@
 /* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), with strict reading: float32, bytes, and int64
- * for scalars num_batches_tracked of 0 to 2^53.
+ * for scalars num_batches_tracked of 0 to 2^53; all types of tensor.h in a file whose metadata say "types": "any".
  *
  * A file is: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}, ...,
  * "__metadata__": {text: text}}, and the tensors' bytes, row-major, little endian, without holes.
@@ -23,11 +23,10 @@
 #include "entrain/status.h"
 
 enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255, ENI_ST_WHY = 512 };
-enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1, ENI_ST_I64 = 2 };
 
 typedef struct eni_st_tensor {
     const char *name;
-    uint32_t dtype; /* ENI_ST_* */
+    uint32_t dtype; /* EN_F32 .. */
     uint32_t ndim;  /* 0: a scalar */
     int64_t shape[EN_MAX_DIMS];
     uint64_t count;   /* elements; 0 if a side is 0 */
@@ -36,8 +35,7 @@ typedef struct eni_st_tensor {
 
 static inline uint64_t eni_st_bytes(const eni_st_tensor *tensor)
 {
-    static const uint8_t size[] = {[ENI_ST_F32] = 4, [ENI_ST_U8] = 1, [ENI_ST_I64] = 8};
-    return tensor->count * size[tensor->dtype];
+    return tensor->count * en_dtype_bytes(tensor->dtype);
 }
 
 typedef struct eni_st_meta {
@@ -72,10 +70,10 @@ void eni_st_close(eni_st_file *file);
 const eni_st_tensor *eni_st_find(const eni_st_file *file, const char *name);
 const char *eni_st_find_meta(const eni_st_file *file, const char *key);
 
-/* "F32", "U8" or "I64". */
+/* "F32", "U8", "I64" .. */
 const char *eni_st_dtype_text(uint32_t dtype);
 
-/* Writes the tensors in the given order, except int64 first: torch reads them only at multiples of 8 bytes in the file.
+/* Writes the tensors in the given order, but wider types first: torch reads a type only at multiples of its bytes in the file.
  * Atomic and durable: writes a temporary file beside `path`, syncs it, renames it, and syncs the folder; after a crash the
  * old file or the whole new one is there. EN_EIO, EN_ENOENT (no such folder), EN_ENOMEM; then `path` is unchanged. */
 en_status eni_st_write(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,

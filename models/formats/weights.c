@@ -12,24 +12,15 @@
 
 /* ---- save -------------------------------------------------------------------------------------------- */
 
-/* Tensor i of the file: the weights, then the state. */
-static const en_model_tensor *tensor_at(const en_schema *schema, uint32_t i)
-{
-    return i < schema->ntensors ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
-}
-
 en_status eni_weights_entry(const en_schema *schema, uint32_t i, const float *flat, const float *state,
                             eni_st_tensor *entry_out)
 {
-    const en_model_tensor *from = tensor_at(schema, i);
+    const en_model_tensor *from = eni_schema_tensor(schema, i);
     const float *data = (i < schema->ntensors ? flat : state) + from->offset;
-    *entry_out = (eni_st_tensor){.name = from->name,
-                                 .dtype = from->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32,
-                                 .ndim = from->ndim,
-                                 .count = from->count,
-                                 .data = data};
+    *entry_out = (eni_st_tensor){
+        .name = from->name, .dtype = from->dtype, .ndim = from->ndim, .count = from->count, .data = data};
     memcpy(entry_out->shape, from->shape, sizeof entry_out->shape);
-    return from->is_int64 != 0 || eni_all_finite(data, from->count) ? EN_OK : EN_ENONFINITE;
+    return from->dtype != EN_F32 || eni_all_finite(data, from->count) ? EN_OK : EN_ENONFINITE;
 }
 
 en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat, const float *state)
@@ -60,7 +51,7 @@ static bool same_shape(const eni_st_tensor *got, const en_model_tensor *want)
 
 bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want)
 {
-    return found->dtype == (want->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32) && same_shape(found, want);
+    return found->dtype == want->dtype && same_shape(found, want);
 }
 
 /* Finds the tensor behind prefixes "module." and "_orig_mod.", in any order; NULL if not found. */
@@ -97,23 +88,22 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
     const uint32_t ntensors = schema->ntensors + schema->nbuffers;
     const bool is_checkpoint = eni_st_find_meta(file, "entrain") != NULL;
     for (uint32_t t = 0; t < ntensors; t++) {
-        const en_model_tensor *tensor = tensor_at(schema, t);
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
-        if (found == NULL && tensor->is_int64 != 0) continue;
+        if (found == NULL && tensor->dtype == EN_I64 && tensor->ndim == 0) continue;
         if (found == NULL && find_wrapped(file, tensor->name) != NULL)
-            return eni_fail(
-                EN_EMISMATCH, "weights",
-                "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and torch.compile "
-                "(_orig_mod.) name it: save the state_dict of the inner model, such as "
-                "model.module.state_dict() or model._orig_mod.state_dict()",
-                name, tensor->name, find_wrapped(file, tensor->name)->name);
+            return eni_fail(EN_EMISMATCH, "weights",
+                            "%s: tensor %s is named %s there, as DistributedDataParallel (module.) and "
+                            "torch.compile (_orig_mod.) name it: save the state_dict of the inner model, "
+                            "such as model.module.state_dict() or model._orig_mod.state_dict()",
+                            name, tensor->name, find_wrapped(file, tensor->name)->name);
         if (found == NULL)
             return eni_fail(
                 EN_EMISMATCH, "weights",
                 "%s: tensor %s is missing; %s has it with shape %s; give the weights of this --model", name,
                 tensor->name, schema->network->name, want);
-        if (found->dtype != ENI_ST_F32 && found->dtype != (tensor->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32))
+        if (found->dtype != EN_F32 && tensor->dtype == EN_F32)
             return eni_fail(EN_EFORMAT, "weights",
                             "%s: tensor %s has dtype %s; only F32 is supported: convert it with .float()",
                             name, tensor->name, eni_st_dtype_text(found->dtype));
@@ -121,9 +111,9 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             EN_TRY(check_variances(name, found));
             continue;
         }
-        if (tensor->is_int64 != 0 && same_shape(found, tensor))
-            return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s has dtype F32; save it as int64", name,
-                            tensor->name);
+        if (same_shape(found, tensor))
+            return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s has dtype %s; save it as %s", name,
+                            tensor->name, eni_st_dtype_text(found->dtype), eni_st_dtype_text(tensor->dtype));
         return eni_fail(EN_EMISMATCH, "weights",
                         "%s: tensor %s has shape %s, but %s has %s; give the weights of this --model", name,
                         tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
@@ -132,7 +122,7 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *extra = &file->tensors[t];
         uint32_t k = 0;
-        while (k < ntensors && strcmp(tensor_at(schema, k)->name, extra->name) != 0)
+        while (k < ntensors && strcmp(eni_schema_tensor(schema, k)->name, extra->name) != 0)
             k++;
         if (k < ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
         return eni_fail(EN_EMISMATCH, "weights",
@@ -151,7 +141,7 @@ static en_status file_copy(const char *name, const eni_st_file *file, const en_s
     memset(flat, 0, schema->count * sizeof *flat);
     if (state != NULL) memset(state, 0, schema->nstate * sizeof *state);
     for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
-        const en_model_tensor *tensor = tensor_at(schema, t);
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         float *into = (t < schema->ntensors ? flat : state) + tensor->offset;
         if (found != NULL) memcpy(into, found->data, eni_st_bytes(found));
@@ -190,7 +180,7 @@ static void digest_tensors(const en_model_tensor *tensors, uint32_t n, const flo
     eni_digest_begin(&digest);
     for (uint32_t t = 0; t < n; t++)
         eni_digest_add(&digest, flat + tensors[t].offset,
-                       tensors[t].count * (tensors[t].is_int64 != 0 ? sizeof(int64_t) : sizeof *flat));
+                       tensors[t].count * en_dtype_bytes(tensors[t].dtype));
     eni_digest_end(&digest, hex_out);
 }
 
@@ -232,11 +222,13 @@ en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX
         eni_digest_add(&digest, line, (size_t)n);
     }
     for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
-        const en_model_tensor *tensor = tensor_at(schema, t);
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         char shape[ENI_ST_SHAPE_TEXT];
         n = snprintf(line, sizeof line, "tensor %s %u %s at %llu\n", tensor->name, tensor->kind,
                      eni_st_shape_text(tensor->shape, tensor->ndim, shape),
                      (unsigned long long)tensor->offset);
+        if (schema->nnodes == 0 && t >= schema->ntensors)
+            n += snprintf(line + n, sizeof line - (size_t)n, "type %s\n", eni_st_dtype_text(tensor->dtype));
         eni_digest_add(&digest, line, (size_t)n);
     }
     eni_digest_end(&digest, hex_out);

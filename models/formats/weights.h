@@ -1,6 +1,6 @@
 /* weights.h - a model's tensors in a safetensors file, as PyTorch's load_state_dict and save_file know them.
  *
- * The file has every tensor of the schema, weights, then the state, in declaration order (int64 before all,
+ * The file has every tensor of the schema, weights, then the state, in declaration order (wider types first,
  * safetensors.h), under its name and shape, without the flat vectors' padding, and __metadata__ {"format": "pt"}.
  * `state` (schema->nstate) always accompanies the flat weights; NULL for a network without state. All functions work on
  * host memory, from any thread, and block on the disk. */
@@ -33,10 +33,16 @@ en_status eni_weights_parse(const char *name, const void *data, size_t bytes, co
  * declaration order, concatenated, no padding. EN_ENOMEM. */
 en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX]);
 
-/* buffers_sha256: the same of the state, in the order of schema->buffers: float32 and int64. */
+/* buffers_sha256: the same of the state, in the order of schema->buffers, of any type. */
 void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX]);
 
-/* Tensor i of a network, the weights and then the state, i < ntensors + nbuffers: fills the entry, which points into
+/* Tensor i of a network, the weights and then the state: i < ntensors + nbuffers. */
+static inline const en_model_tensor *eni_schema_tensor(const en_schema *schema, uint32_t i)
+{
+    return i < schema->ntensors ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
+}
+
+/* Fills the entry of tensor i, which points into
  * `flat` or `state`. EN_ENONFINITE: it cannot be written; the entry has its name. */
 en_status eni_weights_entry(const en_schema *schema, uint32_t i, const float *flat, const float *state,
                             eni_st_tensor *entry_out);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/files.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cpu/cpu.h"

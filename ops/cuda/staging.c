@@ -7,7 +7,6 @@
  * copies outside the step: a checkpoint, an evaluation, the first weights. */
 #include <string.h>
 
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"

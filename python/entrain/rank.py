@@ -30,6 +30,28 @@ class _Tensor(ctypes.Structure):
                 ("shape", ctypes.c_uint64 * 8), ("initial", _floats)]
 
 
+class _Memory(ctypes.Structure):
+    TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
+    _fields_ = [*[(name, ctypes.c_uint32) for name in ("size", "flags", "dtype", "reserved")], ("name", ctypes.c_char_p),
+                ("shape", ctypes.c_uint64 * 8), ("data", ctypes.c_void_p)]
+
+
+def _declare(memories, own):
+    """The library reads and writes these arrays, where they lie."""
+    declared = (_Memory * (len(memories) + len(own)))()
+    for memory, (name, array), flags in zip(declared, [*memories.items(), *own.items()], [0] * len(memories) + [1] * len(own)):
+        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable or array.size == 0:
+            raise ValueError(f"memory {name}: give a writable numpy array that is contiguous and has an element")
+        type = _Memory.TYPES.get(array.dtype.name)
+        shape = array.shape if type else (*array.shape, array.itemsize)
+        if len(shape) > 8:
+            raise ValueError(f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
+        memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _Memory.TYPES["uint8"]
+        memory.name, memory.data = name.encode(), array.ctypes.data
+        memory.shape[:len(shape)] = shape
+    return declared
+
+
 class _Score(ctypes.Structure):
     _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("loss", ctypes.c_double), ("accuracy", ctypes.c_double)]
 
@@ -40,7 +62,8 @@ class _Options(ctypes.Structure):
     _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("ntensors", ctypes.c_uint32),
                 ("tensors", ctypes.POINTER(_Tensor)), ("train_samples", ctypes.c_uint64),
                 *[(name, ctypes.c_char_p) for name in ("model", "data", "data_sha256", "computes", "plugins")],
-                ("evaluate", EVALUATE), ("log", LOG), ("user", ctypes.c_void_p), ("program", ctypes.c_char_p)]
+                ("evaluate", EVALUATE), ("log", LOG), ("user", ctypes.c_void_p), ("nmemories", ctypes.c_uint32),
+                ("reserved", ctypes.c_uint32), ("memories", ctypes.POINTER(_Memory)), ("program", ctypes.c_char_p)]
 
 
 class _Facts(ctypes.Structure):
@@ -93,8 +116,8 @@ class RunError(RuntimeError):
 class _Handle:
     """An open rank. All arrays on its memory refer to it, so it is closed when the last one is gone."""
 
-    def __init__(self, library, pointer):
-        self.library, self.pointer = library, pointer
+    def __init__(self, library, pointer, memories):
+        self.library, self.pointer, self.memories = library, pointer, memories
 
     def view(self, address, shape):
         memory = (ctypes.c_float * int(np.prod(shape, dtype=np.int64))).from_address(address)
@@ -181,6 +204,9 @@ class Rank:
 
     tensors         {name: initial values}, in the order of forward; rank 0's values count
     train_samples   batches are indices below it
+    memories        {name: array}: arrays of any type that belong to a checkpoint, such as running statistics: rank 0's count. They
+                    are read and written where they are; change them between batches() and finish()
+    own_memories    the same, of which each rank has its own, such as the state of a generator
     evaluate        called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
     reads_weights   the program never writes to rank.weights: the ranks of a host may then share one copy
     steps_itself    the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks, and the
@@ -193,7 +219,7 @@ class Rank:
     ValueError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
     """
 
-    def __init__(self, tensors, train_samples, *, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
+    def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
                  environment=True, model="program", data="data", data_sha256=None, computes=None, **settings):
         entrain._library = entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
@@ -209,6 +235,7 @@ class Rank:
             tensor.shape[:value.ndim] = value.shape
         self._shapes = [value.shape for value in initial.values()]
         self._evaluate = _Options.EVALUATE(self._judge(evaluate, has_accuracy)) if evaluate else _Options.EVALUATE()
+        kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
@@ -217,13 +244,13 @@ class Rank:
             model=model.encode(),
             data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
-            evaluate=self._evaluate, program=os.fsencode(script) if script else None)
+            evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None)
         texts = [text.encode() for text in entrain._texts(settings)]
         pointer = ctypes.c_void_p()
         if not self._check(self._library.en_rank_open(ctypes.byref(options), (ctypes.c_char_p * len(texts))(*texts),
                                                       ctypes.c_size_t(len(texts)), ctypes.byref(pointer))):
             raise ValueError("the run that resume=auto names has finished: give another out")
-        handle = self._handle = _Handle(self._library, pointer)
+        handle = self._handle = _Handle(self._library, pointer, [*memories.values(), *own_memories.values()])
         self._interrupts = _Interrupts(handle)
         facts = self._library.en_rank_about(pointer).contents
         self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value

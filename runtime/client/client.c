@@ -77,7 +77,6 @@ static en_status send_action(eni_client *client, eni_client_action *action)
 {
     eni_header *header = &action->header;
     const int in_slot = client->calls[action->bucket].in_slot;
-    client->counters.replayed += (uint64_t)action->is_replay;
     if (action->is_first && client->wire.is_shared) {
         header->flags |= ENI_FLAG_SHM;
         header->into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
@@ -110,10 +109,9 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
                         h->shard);
     if (is_read_there != was_left_there)
         return eni_fail(EN_EPROTO, "client", "shard %u of psd %s", h->shard,
-                        was_left_there
-                            ? "left its weights in place, but this rank has not mapped them"
-                            : "sent a copy of weights that this rank reads in place: with EN_ROUNDS "
-                              "on_pull must answer EN_REPLY_WEIGHTS or EN_HOLD");
+                        was_left_there ? "left its weights in place, but this rank has not mapped them"
+                                       : "sent a copy of weights that this rank reads in place: with "
+                                         "EN_ROUNDS on_pull must answer EN_REPLY_WEIGHTS or EN_HOLD");
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
         memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
@@ -269,9 +267,8 @@ static void *run_thread(void *user)
     eni_client *client = user;
     pthread_mutex_lock(&client->lock);
     while (!client->is_stopping) {
-        const int64_t rest = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI,
-                      until = eni_now_ns() + rest;
-        const struct timespec at = {until / ENI_SECOND, until % ENI_SECOND};
+        const int64_t rest_ns = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI;
+        const struct timespec at = eni_timespec(eni_now_ns() + rest_ns);
         pthread_cond_clockwait(&client->stop, &client->lock, CLOCK_MONOTONIC, &at);
         if (!client->is_stopping && client->failure == EN_OK) client->failure = look_after(client);
     }
@@ -441,11 +438,10 @@ static en_status finish(eni_client *client)
         EN_TRY(wait_more(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
         if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_fail(
-                EN_ETIMEOUT, "client",
-                "only %d of %d shards of psd said goodbye within 60 s: check the load of its host and "
-                "the network",
-                goodbyes(client), client->shards);
+            return eni_fail(EN_ETIMEOUT, "client",
+                            "only %d of %d shards of psd said goodbye within 60 s: check the load of its "
+                            "host and the network",
+                            goodbyes(client), client->shards);
     }
     return EN_OK;
 }

@@ -115,7 +115,7 @@ typedef struct eni_client_counters {
     uint64_t wire_bytes;                     /* both ways, headers and framing included */
     uint64_t shm_bytes;                      /* payload that went through shared memory */
     int64_t wait_ns;                         /* blocked in poll */
-    uint64_t returns, replayed;              /* how often psd came back; calls sent again */
+    uint64_t returns;                        /* how often psd came back */
     int64_t return_ns;                       /* the longest from finding psd back to the last answer */
 } eni_client_counters;
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out);

@@ -3,7 +3,6 @@
  * except errors. */
 #include "runtime/client/client_step.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -15,13 +14,8 @@
 static eni_client_action *act(eni_client_actions *actions, eni_client_action_type type, uint32_t bucket,
                               int shard)
 {
-    if (actions->n == actions->room) {
-        const uint32_t room = actions->room == 0 ? 8 : 2 * actions->room;
-        eni_client_action *grown = realloc(actions->item, room * sizeof *grown);
-        if (grown == NULL) return NULL;
-        actions->item = grown;
-        actions->room = room;
-    }
+    if (eni_grow((void **)&actions->item, &actions->room, actions->n + 1, sizeof *actions->item) != EN_OK)
+        return NULL;
     eni_client_action *action = &actions->item[actions->n++];
     action->type = type;
     action->bucket = bucket;
@@ -33,7 +27,7 @@ static eni_client_action *act(eni_client_actions *actions, eni_client_action_typ
 
 void eni_client_actions_fini(eni_client_actions *actions)
 {
-    free(actions->item);
+    eni_free(actions->item);
     *actions = (eni_client_actions){0};
 }
 

@@ -1,7 +1,6 @@
 /* client_wire.c - a client's messages by socket and by ring (client_wire.h): out, in, waits, connections. */
 #include "runtime/client/client_wire.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"

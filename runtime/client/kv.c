@@ -35,8 +35,7 @@
 enum {
     PUSH = 1,        /* the message's kind, the only one in strategies/ps.c */
     PIECE = 1 << 20, /* elements: 4 MiB */
-    NAME_MAX_BYTES = 200,
-    TOKEN_POLL_MS = 20
+    NAME_MAX_BYTES = 200
 };
 #define ELEMENTS_MAX      (UINT64_C(1) << 40)
 #define JOIN_TIMEOUT_S    60.0
@@ -330,16 +329,13 @@ static en_status read_token(en_client *client, const en_client_options *o, uint1
 {
     char path[4096];
     EN_TRY(token_path(o, port, path, sizeof path));
-    while (access(path, F_OK) != 0) {
-        struct pollfd interrupt = {.fd = client->interrupt_fd, .events = POLLIN};
-        if (eni_now_ns() > deadline_ns)
-            return eni_fail(EN_ENOENT, "kv",
-                            "no token at %s: start psd on this host as the same user, or copy its token file "
-                            "here and set token_file",
-                            path);
-        if (poll(&interrupt, 1, TOKEN_POLL_MS) > 0) return EN_EINTR;
-    }
-    return eni_token_read(path, &client->token);
+    const en_status st = eni_token_await(path, deadline_ns, client->interrupt_fd, &client->token);
+    if (st == EN_ENOENT)
+        eni_error("kv",
+                  "no token at %s: start psd on this host as the same user, or copy its token file here and "
+                  "set token_file",
+                  path);
+    return st;
 }
 
 static en_status join(en_client *client, const en_client_options *o, int64_t deadline_ns)

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,7 +46,6 @@ struct eni_shm_ring {
     uint64_t unanswered; /* of all shards: the client's */
     uint64_t seen;       /* of the flag: the client's */
     int fd;              /* the client's; else -1 */
-    bool is_mine;        /* to unmap */
     bool is_patient;     /* the client's: its last wait ended without an answer, so the next sleeps at once */
     side side[];         /* (nshards) */
 };
@@ -125,7 +125,6 @@ bool eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard)
 /* Sequentially consistent, as the shard's: a shard that announces its sleep checks `asked` after that. */
 void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *header)
 {
-    const uint64_t one = 1;
     side *own = &ring->side[shard];
     box *b = box_of(ring, shard);
     put(slot_of(ring, shard, false, own->asked++), header);
@@ -133,9 +132,7 @@ void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *hea
     atomic_store(&b->asked, own->asked);
     if (!atomic_load(&b->is_asleep)) return;
     struct pollfd room = {.fd = own->doorbell_fd, .events = POLLOUT}; /* others may have filled it */
-    if (poll(&room, 1, 0) == 1)
-        while (write(own->doorbell_fd, &one, sizeof one) < 0 && errno == EINTR) {
-        }
+    if (poll(&room, 1, 0) == 1) eventfd_write(own->doorbell_fd, 1);
 }
 
 en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *header_out)
@@ -231,7 +228,6 @@ static en_status map(eni_shm_ring *ring, int fd)
         return eni_fail(EN_ENOMEM, "shm_ring", "cannot map %llu bytes: %s", (unsigned long long)ring->bytes,
                         strerror(errno));
     ring->base = at;
-    ring->is_mine = true;
     return EN_OK;
 }
 
@@ -274,21 +270,12 @@ en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_rin
     return st;
 }
 
-en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out)
-{
-    eni_shm_ring *other = ring_new(ring->nshards, ring->slots);
-    if (other == NULL) return EN_ENOMEM;
-    other->base = ring->base;
-    *ring_out = other;
-    return EN_OK;
-}
-
 void eni_shm_ring_close(eni_shm_ring *ring)
 {
     if (ring == NULL) return;
     for (uint32_t k = 0; k < ring->nshards; k++)
         if (ring->side[k].doorbell_fd >= 0) close(ring->side[k].doorbell_fd);
-    if (ring->is_mine) munmap(ring->base, ring->bytes);
+    if (ring->base != NULL) munmap(ring->base, ring->bytes);
     if (ring->fd >= 0) close(ring->fd);
     eni_free(ring);
 }

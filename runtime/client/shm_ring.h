@@ -67,9 +67,6 @@ en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_ali
  * that shape. Borrows fd. */
 en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **ring_out);
 
-/* The shards' side over a client's side in this process, which outlives it: for tests. */
-en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out);
-
 /* The next message to shard k. EN_ETIMEOUT: none is there. EN_EPROTO: it is not a valid header, as *why_out
  * (static) explains, and is consumed. EN_EMISMATCH, once: the counters are invalid, and nothing more is taken
  * from this client. Not logged. */

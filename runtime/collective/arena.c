@@ -134,11 +134,10 @@ en_status eni_arenas_open(uint64_t count, uint32_t nslots, int32_t n, eni_arena 
     uint8_t *base = NULL;
     if (!__builtin_mul_overflow(stride * nslots, (uint64_t)n, &bytes)) base = map_aligned(-1, bytes);
     if (base == NULL)
-        return eni_fail(
-            EN_ENOMEM, "arena",
-            "cannot map the vectors of %d ranks, %u of %llu elements each: %s; simulate fewer ranks, use "
-            "a smaller model or raise ulimit -v",
-            n, nslots, (unsigned long long)count, strerror(errno));
+        return eni_fail(EN_ENOMEM, "arena",
+                        "cannot map the vectors of %d ranks, %u of %llu elements each: %s; simulate fewer "
+                        "ranks, use a smaller model or raise ulimit -v",
+                        n, nslots, (unsigned long long)count, strerror(errno));
     /* A huge page would be the memory of many ranks, most of it for vectors that no strategy asks for. */
     madvise(base, bytes, is_large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     for (int32_t i = 0; i < n; i++)

@@ -5,8 +5,6 @@
  * to the engine; test and wait ask the engine. group.c, below the engines, has what they share. */
 #include "runtime/collective/coll.h"
 
-#include <string.h>
-
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"

@@ -27,7 +27,6 @@
 #define COLLECTIVE_COLL_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "entrain/status.h"

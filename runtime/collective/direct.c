@@ -175,8 +175,8 @@ static en_status compare(eni_coll *coll, uint64_t seq)
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset)
             return eni_fail(EN_EMISMATCH, "coll",
-                            "rank %d's #%llu %s of bucket %u is on vector %u at %llu, rank %d's on "
-                            "vector %u at %llu: the ranks did not make the same calls",
+                            "rank %d's #%llu %s of bucket %u is on vector %u at %llu, rank %d's on vector %u "
+                            "at %llu: the ranks did not make the same calls",
                             r, (unsigned long long)seq, eni_coll_op_name(op->op), op->bucket, peer->slot,
                             (unsigned long long)peer->offset, rank, op->slot, (unsigned long long)op->offset);
         d->nsamples[r] = peer->nsamples;

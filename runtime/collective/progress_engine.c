@@ -136,12 +136,11 @@ static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll)
 static en_status stream_check(const eni_stream *stream)
 {
     if (stream->rx_crc == stream->rx.crc) return EN_OK;
-    return eni_fail(
-        EN_EPROTO, "stream",
-        "a frame of rank %d (#%llu, bucket %u, %u elements at %llu) was damaged in transit: checksum "
-        "%08x, expected %08x; nothing was added; check memory, network card and cable",
-        stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
-        (unsigned long long)stream->rx.at, stream->rx_crc, stream->rx.crc);
+    return eni_fail(EN_EPROTO, "stream",
+                    "a frame of rank %d (#%llu, bucket %u, %u elements at %llu) was damaged in transit: "
+                    "checksum %08x, expected %08x; nothing was added; check memory, network card and cable",
+                    stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
+                    (unsigned long long)stream->rx.at, stream->rx_crc, stream->rx.crc);
 }
 
 /* ---- the engine ---- */
@@ -377,13 +376,12 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
                         "rank %d emulates a network and rank %d does not: use the same --net on both",
                         stream->peer, coll->config.rank);
     if (!is_expected)
-        return eni_fail(
-            EN_EMISMATCH, "coll",
-            "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
-            "%d does not expect: the algorithm, segment size or range differs",
-            stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
-            (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
-            eni_coll_op_name(header->op), coll->config.rank);
+        return eni_fail(EN_EMISMATCH, "coll",
+                        "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which "
+                        "rank %d does not expect: the algorithm, segment size or range differs",
+                        stream->peer, header->step, (unsigned long long)header->lo,
+                        (unsigned long long)header->hi, (unsigned long long)header->at, header->n,
+                        (unsigned long long)header->seq, eni_coll_op_name(header->op), coll->config.rank);
     stream->has_data = true;
     stream->rx_data = data != NULL ? data : stream->scratch;
     return EN_OK;
@@ -545,7 +543,7 @@ static void progress_sleep(eni_coll *coll)
     const int64_t until_ns = polls_fill(coll);
     int64_t left_ns = until_ns - eni_now_ns();
     if (left_ns < 0) left_ns = 0;
-    const struct timespec left = {(time_t)(left_ns / ENI_SECOND), (long)(left_ns % ENI_SECOND)};
+    const struct timespec left = eni_timespec(left_ns);
     ppoll(p->polls, (nfds_t)coll->config.nranks + 2, until_ns == INT64_MAX ? NULL : &left, NULL);
     uint64_t count;
     if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) return; /* another's wake */

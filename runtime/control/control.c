@@ -80,9 +80,9 @@ en_status eni_peer_copy(eni_peer *peer, const eni_peer *of)
 
 void eni_peer_fini(eni_peer *peer)
 {
-    eni_free((void *)(uintptr_t)peer->host);
-    eni_free((void *)(uintptr_t)peer->host_id);
-    eni_free((void *)(uintptr_t)peer->member_data);
+    eni_free(peer->host);
+    eni_free(peer->host_id);
+    eni_free(peer->member_data);
     *peer = (eni_peer){0};
 }
 
@@ -114,7 +114,7 @@ const char *eni_key_value_find(const eni_key_value *key_values, size_t nkey_valu
 void eni_blobs_fini(eni_blobs *blobs)
 {
     for (size_t i = 0; i < blobs->count && blobs->blob != NULL; i++)
-        eni_free((void *)(uintptr_t)blobs->blob[i].data);
+        eni_free(blobs->blob[i].data);
     eni_free(blobs->blob);
     *blobs = (eni_blobs){0};
 }

@@ -439,7 +439,7 @@ static void leader_free(eni_leader *leader)
         eni_kept_fini(&member->kept[0]);
         eni_kept_fini(&member->kept[1]);
         eni_kept_fini(&member->added);
-        eni_free((void *)(uintptr_t)member->member_data);
+        eni_free(member->member_data);
     }
     for (int32_t i = 0; i < leader->nmembers && leader->peers != NULL; i++)
         eni_peer_fini(&leader->peers[i]);
@@ -448,11 +448,11 @@ static void leader_free(eni_leader *leader)
     if (leader->listener.fd >= 0) close(leader->listener.fd);
     if (leader->loop.wake_fd >= 0) close(leader->loop.wake_fd);
     if (leader->loop.over_fd >= 0) close(leader->loop.over_fd);
-    eni_free((void *)(uintptr_t)leader->config.host);
-    eni_free((void *)(uintptr_t)leader->config.host_id);
-    eni_free((void *)(uintptr_t)leader->config.attributes);
+    eni_free(leader->config.host);
+    eni_free(leader->config.host_id);
+    eni_free(leader->config.attributes);
     const bool is_revived = leader->config.revived != NULL; /* then they are borrowed */
-    if (!is_revived) eni_free((void *)(uintptr_t)leader->world.key_values);
+    if (!is_revived) eni_free(leader->world.key_values);
     eni_free(leader->connections);
     eni_free(leader->polled);
     eni_free(leader->member_data);

@@ -199,7 +199,7 @@ void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    eni_free((void *)(uintptr_t)member->member_data);
+    eni_free(member->member_data);
     member->member_data = member_data;
     member->nmember_data = m->member_data.n;
     member->is_ready = true;

@@ -53,7 +53,7 @@ void eni_connection_free(eni_connection *connection)
     eni_link_fini(&connection->link);
     if (connection->process_fd >= 0) close(connection->process_fd);
     if (!connection->is_in_world) eni_peer_fini(&connection->peer);
-    eni_free((void *)(uintptr_t)connection->key_values);
+    eni_free(connection->key_values);
     *connection = (eni_connection){.link.fd = -1, .process_fd = -1};
 }
 

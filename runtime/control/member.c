@@ -240,7 +240,7 @@ const eni_world_info *eni_member_world(const eni_member *member)
 /* Waits on the condition, with the lock held. EN_ETIMEOUT at the deadline. */
 static en_status wait_changed(eni_member *member, int64_t deadline_ns)
 {
-    struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
+    const struct timespec until = eni_timespec(deadline_ns);
     if (deadline_ns < 0) return EN_ETIMEOUT;
     return pthread_cond_clockwait(&member->changed, &member->lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT
                ? EN_ETIMEOUT

@@ -164,7 +164,7 @@ en_status eni_member_serve(eni_member *member, const eni_message *m, eni_message
     world.epoch = m->epoch;
     if (config->on_serve != NULL) EN_TRY(config->on_serve(config->user, &world, &member_data, &n));
     EN_TRY(eni_key_values_copy(member_data, n, &copy));
-    eni_free((void *)(uintptr_t)config->member_data);
+    eni_free(config->member_data);
     config->member_data = copy;
     config->nmember_data = n;
     *ready_out = (eni_message){.type = ENI_CTL_READY, .member_data = {.pair = copy, .n = n}};

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -57,10 +56,9 @@ static bool note_presence(eni_member *member, eni_presence_kind kind, int32_t ra
 {
     for (size_t i = 0; i < member->end.nheard; i++)
         if (member->end.heard[i].kind == kind && member->end.heard[i].rank == rank) return false;
-    eni_presence_event *heard = realloc(member->end.heard, (member->end.nheard + 1) * sizeof *heard);
-    if (heard == NULL) return true;
-    heard[member->end.nheard++] = (eni_presence_event){kind, rank, eni_now_ns()};
-    member->end.heard = heard;
+    eni_member_end *end = &member->end;
+    if (eni_grow((void **)&end->heard, &end->room, end->nheard + 1, sizeof *end->heard) == EN_OK)
+        end->heard[end->nheard++] = (eni_presence_event){kind, rank, eni_now_ns()};
     return true;
 }
 
@@ -579,13 +577,13 @@ void eni_member_close(eni_member *member)
         member->lead.reign = before;
     }
     const eni_member_config *own = &member->config;
-    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
-    eni_free((void *)(uintptr_t)own->key_values);
-    eni_free((void *)(uintptr_t)own->member_data);
-    eni_free((void *)(uintptr_t)own->host);
-    eni_free((void *)(uintptr_t)own->host_id);
+    if (member->world.key_values != own->key_values) eni_free(member->world.key_values);
+    eni_free(own->key_values);
+    eni_free(own->member_data);
+    eni_free(own->host);
+    eni_free(own->host_id);
     eni_free(member->peers);
-    free(member->end.heard);
+    eni_free(member->end.heard);
     eni_blobs_fini(&member->gather.blobs);
     for (int i = 0; i < 2; i++)
         eni_kept_fini(&member->gather.kept[i]);

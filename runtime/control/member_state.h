@@ -101,8 +101,8 @@ typedef struct eni_member_end {
     eni_run_outcome outcome;
     eni_lost *lost;            /* ranks that the run goes on without */
     eni_presence_event *heard; /* (nheard) ranks that came and went */
-    size_t nheard;
-    atomic_bool is_leaving; /* this rank is to leave */
+    uint32_t nheard, room;     /* room: of heard */
+    atomic_bool is_leaving;    /* this rank is to leave */
     bool asks_to_leave;
     bool is_interrupted; /* abort_fd was readable */
     bool is_over;        /* a server: all ranks have left */

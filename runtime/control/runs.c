@@ -97,7 +97,7 @@ static en_status get_attributes(eni_cursor *in, eni_run_status *run)
 
 static void run_fini(eni_run_status *run)
 {
-    eni_free((void *)(uintptr_t)run->attributes);
+    eni_free(run->attributes);
     eni_free(run->rank);
     *run = (eni_run_status){0};
 }

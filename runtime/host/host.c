@@ -365,11 +365,10 @@ static en_status has_exchanged(const eni_host *host)
     const en_strategy *s = host->config.strategy;
     const bool must = (s->flags & (EN_SYNCHRONOUS | EN_REPLICATED | EN_USES_GROUPS)) == EN_SYNCHRONOUS;
     if (!must || host->config.world.nranks == 1 || host->requests.next > 1) return EN_OK;
-    return eni_fail(
-        EN_EBUG, "host",
-        "%s (rank %d) sets EN_SYNCHRONOUS, one update a step of all ranks, but has exchanged nothing in %llu "
-        "steps: average in submit, or omit the flag (rule 6)",
-        s->name, host->config.world.rank, (unsigned long long)host->progress.steps);
+    return eni_fail(EN_EBUG, "host",
+                    "%s (rank %d) sets EN_SYNCHRONOUS, one update a step of all ranks, but has exchanged "
+                    "nothing in %llu steps: average in submit, or omit the flag (rule 6)",
+                    s->name, host->config.world.rank, (unsigned long long)host->progress.steps);
 }
 
 en_status eni_host_over(eni_host *host, bool is_early)
@@ -399,20 +398,18 @@ en_status eni_host_over(eni_host *host, bool is_early)
 
 en_status eni_host_unchanged(const en_strategy *strategy)
 {
-    return eni_fail(
-        EN_EBUG, "host",
-        "%s has not changed the weights of any rank, though gradients were not 0: on_push or on_timer "
-        "must call step, or write the weights and call touch",
-        strategy->name);
+    return eni_fail(EN_EBUG, "host",
+                    "%s has not changed the weights of any rank, though gradients were not 0: on_push or "
+                    "on_timer must call step, or write the weights and call touch",
+                    strategy->name);
 }
 
 en_status eni_host_not_replicated(const en_strategy *strategy)
 {
-    return eni_fail(
-        EN_EBUG, "host",
-        "%s sets EN_REPLICATED, but its ranks end with different weights: make finish leave the same "
-        "weights on all of them, or omit the flag",
-        strategy->name);
+    return eni_fail(EN_EBUG, "host",
+                    "%s sets EN_REPLICATED, but its ranks end with different weights: make finish leave the "
+                    "same weights on all of them, or omit the flag",
+                    strategy->name);
 }
 
 void eni_host_theory(eni_host *host, int32_t nranks, en_theory *theory_out)

@@ -221,11 +221,10 @@ static bool is_second_step(eni_host *host, const char *operation, const en_bucke
     const bool is_second =
         *stepped != NULL && (strcmp(*stepped, "mean_step") == 0 || strcmp(operation, "mean_step") == 0);
     if (is_second)
-        eni_host_misuse(
-            host,
-            "called %s on bucket %u after %s: mean_step averages and steps, so that one call is the step "
-            "(rule 6)",
-            operation, bucket->id, *stepped);
+        eni_host_misuse(host,
+                        "called %s on bucket %u after %s: mean_step averages and steps, so that one call is "
+                        "the step (rule 6)",
+                        operation, bucket->id, *stepped);
     *stepped = operation;
     return is_second;
 }
@@ -234,11 +233,10 @@ static bool is_second_step(eni_host *host, const char *operation, const en_bucke
 static bool is_in_arena(eni_host *host, const char *operation)
 {
     if (host->config.gpu == NULL) return true;
-    eni_host_misuse(
-        host,
-        "called %s, but its vectors lie on the GPU, where only mean_step and step change them; run it "
-        "with --backend=host",
-        operation);
+    eni_host_misuse(host,
+                    "called %s, but its vectors lie on the GPU, where only mean_step and step change them; "
+                    "run it with --backend=host",
+                    operation);
     return false;
 }
 
@@ -401,11 +399,10 @@ static int find_group(eni_host *host, int group)
     if (size_of(world, all) <= 1) return ALONE;
     if (all == EN_WORLD ? t->has_world : all == EN_GROUP ? t->has_group : t->has_leaders) return all;
     if (all == EN_WORLD && world->nhosts <= 1 && t->has_group) return EN_GROUP;
-    eni_host_misuse(host, all == EN_WORLD
-                              ? "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
-                                "meet at the servers only"
-                              : "asked for a collective inside one of several hosts, which requires "
-                                "EN_LEADERS_ARE_CLIENTS or EN_USES_GROUPS");
+    eni_host_misuse(host, all == EN_WORLD ? "asked for a collective of all ranks: with "
+                                            "EN_LEADERS_ARE_CLIENTS hosts meet at the servers only"
+                                          : "asked for a collective inside one of several hosts, which "
+                                            "requires EN_LEADERS_ARE_CLIENTS or EN_USES_GROUPS");
     return NONE;
 }
 
@@ -436,8 +433,8 @@ static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
 {
     if (op >= EN_ALLREDUCE && op <= EN_BCAST) return true;
     eni_host_misuse(host,
-                    "called coll on bucket %u with unknown operation %d; EN_ALLREDUCE, "
-                    "EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE and EN_BCAST are %d to %d",
+                    "called coll on bucket %u with unknown operation %d; EN_ALLREDUCE, EN_REDUCE_SCATTER, "
+                    "EN_ALLGATHER, EN_REDUCE and EN_BCAST are %d to %d",
                     bucket->id, op, EN_ALLREDUCE, EN_BCAST);
     host->hook.verdict = EN_EINVAL;
     return false;

@@ -38,11 +38,10 @@ bool eni_host_is_on_thread(eni_host *host, const char *operation)
     if (pthread_equal(atomic_load_explicit(&host->hook.thread, memory_order_relaxed), pthread_self()))
         return true;
     if (!atomic_exchange(&host->hook.is_called_beside, true))
-        eni_error(
-            "host",
-            "%s (rank %d) called %s on a thread of its own: call the host in a hook, on the thread that "
-            "calls the hook",
-            host->config.strategy->name, host->config.world.rank, operation);
+        eni_error("host",
+                  "%s (rank %d) called %s on a thread of its own: call the host in a hook, on the thread "
+                  "that calls the hook",
+                  host->config.strategy->name, host->config.world.rank, operation);
     return false;
 }
 

@@ -21,14 +21,10 @@ static bool read_stat(int64_t pid, char *state_out, uint64_t *born_out)
     fclose(file);
     line[n] = '\0';
     const char *at = strrchr(line, ')');
-    if (at == NULL || at[1] != ' ') return false;
-    *state_out = at[2];
-    at += 2;
-    for (int field = 3; field < 22 && at != NULL; field++) {
-        at = strchr(at, ' ');
-        if (at != NULL) at++;
-    }
-    return at != NULL && sscanf(at, "%" SCNu64, born_out) == 1;
+    return at != NULL && sscanf(at,
+                                ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
+                                "%" SCNu64,
+                                state_out, born_out) == 2;
 }
 
 uint64_t eni_process_born(int64_t pid)

@@ -27,6 +27,8 @@
 /* Splits "host:port" and "[v6]:port"; false when it is neither. The pointers are into `text`. */
 static bool split(const char *text, const char **host, size_t *host_bytes, const char **port)
 {
+    /* of names, numbers, IPv6 with %scope; or * for all */
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:%*";
     if (text[0] == '[') {
         const char *close = strchr(text, ']');
         if (close == NULL || close[1] != ':') return false;
@@ -40,12 +42,7 @@ static bool split(const char *text, const char **host, size_t *host_bytes, const
         *host_bytes = (size_t)(colon - text);
         *port = colon + 1;
     }
-    for (size_t i = 0; i < *host_bytes; i++) { /* names, numbers, IPv6 with %scope; or * for all */
-        const char c = (*host)[i];
-        bool is_word = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
-        if (!is_word && memchr(".-_:%*", c, 6) == NULL) return false;
-    }
-    return *host_bytes > 0 && *host_bytes < ENI_HOST_MAX;
+    return *host_bytes > 0 && *host_bytes < ENI_HOST_MAX && strspn(*host, letters) >= *host_bytes;
 }
 
 static bool parse_port(const char *text, uint16_t *port_out)

@@ -9,12 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/digest.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/net/tcp.h"
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, LOOK_NS = 20 * ENI_MILLI };
 
 void eni_token_make(eni_token *token_out)
 {
@@ -145,19 +147,33 @@ static en_status read_text(int fd, eni_token *token_out)
     return bytes == ENI_TOKEN_HEX - 1 ? eni_token_parse(text, token_out) : EN_EFORMAT;
 }
 
-en_status eni_token_read(const char *path, eni_token *token_out)
+/* EN_ENOENT is not logged. */
+static en_status read_file(const char *path, eni_token *token_out)
 {
     int fd;
-    en_status st = eni_secret_open("token", path, &fd);
-    if (st == EN_ENOENT)
-        return eni_fail(
-            st, "token",
-            "cannot read the job token %s: the file does not exist (is the leader running, as this user?)",
-            path);
-    EN_TRY(st);
-    st = read_text(fd, token_out);
+    EN_TRY(eni_secret_open("token", path, &fd));
+    const en_status st = read_text(fd, token_out);
     if (st != EN_OK) eni_error("token", "%s does not contain 32 hex digits", path);
     close(fd);
+    return st;
+}
+
+en_status eni_token_read(const char *path, eni_token *token_out)
+{
+    const en_status st = read_file(path, token_out);
+    if (st == EN_ENOENT)
+        eni_error(
+            "token",
+            "cannot read the job token %s: the file does not exist (is the leader running, as this user?)",
+            path);
+    return st;
+}
+
+en_status eni_token_await(const char *path, int64_t deadline_ns, int abort_fd, eni_token *token_out)
+{
+    en_status st;
+    while ((st = read_file(path, token_out)) == EN_ENOENT && eni_now_ns() < deadline_ns)
+        if (eni_tcp_wait(-1, 0, eni_now_ns() + LOOK_NS, abort_fd) == EN_EPEER) return EN_EINTR;
     return st;
 }
 

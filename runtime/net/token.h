@@ -57,6 +57,10 @@ en_status eni_secret_open(const char *who, const char *path, int *fd_out);
 /* Reads it back. As eni_secret_open, but EN_ENOENT is logged; EN_EFORMAT. */
 en_status eni_token_read(const char *path, eni_token *token_out);
 
+/* The same as soon as the file is there. Not logged: EN_ENOENT at the deadline; EN_EINTR when abort_fd (negative: none) is
+ * readable. */
+en_status eni_token_await(const char *path, int64_t deadline_ns, int abort_fd, eni_token *token_out);
+
 /* Reads 32 hex digits from an inherited pipe, memfd or file, and closes it, lest a child inherit it again. */
 en_status eni_token_read_fd(int fd, eni_token *token_out);
 

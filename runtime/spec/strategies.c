@@ -17,7 +17,7 @@
 enum {
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
                   EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE |
-                  EN_USES_GROUPS
+                  EN_USES_GROUPS | EN_SYNCHRONOUS_BY_DEFAULT
 };
 
 /* ---- a table ------------------------------------------------------------------------------------------- */

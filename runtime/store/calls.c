@@ -4,7 +4,6 @@
  * into a pooled buffer. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/canary.h"
@@ -16,20 +15,6 @@
 
 /* A call held for long_ns is logged; the next line comes next_ns later at the earliest. */
 static const int64_t long_ns = 5 * ENI_SECOND, next_ns = 30 * ENI_SECOND;
-
-en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
-{
-    if (wanted <= *room) return EN_OK;
-    uint32_t more = *room ? *room : 8;
-    while (more < wanted)
-        more *= 2;
-    void *grown = realloc(*array, more * size);
-    if (grown == NULL)
-        return eni_fail(EN_ENOMEM, "store", "out of memory for %u entries of %zu bytes", more, size);
-    *array = grown;
-    *room = more;
-    return EN_OK;
-}
 
 /* ---- calls ---- */
 
@@ -170,8 +155,7 @@ static float *pool_take(eni_store *store)
 {
     if (store->pool.n > 0) return store->pool.free[--store->pool.n];
     const uint32_t made = store->pool.nmade + 1;
-    if (eni_store_grow((void **)&store->pool.free, &store->pool.room, made, sizeof *store->pool.free) !=
-        EN_OK)
+    if (eni_grow((void **)&store->pool.free, &store->pool.room, made, sizeof *store->pool.free) != EN_OK)
         return NULL;
     float *buffer = eni_alloc_array(store->max_count + ENI_CANARY, sizeof(float));
     if (buffer != NULL) store->pool.nmade++;
@@ -202,16 +186,8 @@ eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, in
                                 uint32_t bucket)
 {
     eni_store_actions *actions = store->actions;
-    if (actions->n == actions->room) {
-        const uint32_t room = actions->room ? 2 * actions->room : 16;
-        eni_store_action *item = realloc(actions->item, room * sizeof *item);
-        if (item == NULL) {
-            eni_error("store", "out of memory for %u actions", room);
-            return NULL;
-        }
-        actions->item = item;
-        actions->room = room;
-    }
+    if (eni_grow((void **)&actions->item, &actions->room, actions->n + 1, sizeof *actions->item) != EN_OK)
+        return NULL;
     eni_store_action *action = &actions->item[actions->n++];
     *action = (eni_store_action){.type = type, .client = client, .ticket = ticket, .bucket = bucket};
     return action;

@@ -131,8 +131,7 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
     if (call->msg.data == NULL)
         return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which has no payload",
                         store->config.strategy->name);
-    EN_TRY(
-        eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
+    EN_TRY(eni_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
     uint32_t at = part->nstaged; /* most come in order */
     if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
     memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
@@ -194,8 +193,8 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
     uint32_t room = store->mean.room;
-    EN_TRY(eni_store_grow((void **)&store->mean.source, &room, n, sizeof *store->mean.source));
-    return eni_store_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
+    EN_TRY(eni_grow((void **)&store->mean.source, &room, n, sizeof *store->mean.source));
+    return eni_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
 }
 
 /* In the mean: deltas and weights count each client once. */
@@ -251,15 +250,11 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     return EN_OK;
 }
 
-/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale.
- * An option `bound` that is not negative (hierarchical) asks for another rule. */
+/* With EN_SYNCHRONOUS a step is that of all clients: otherwise there are several a round, and those who come later are stale. */
 static en_status check_synchronous(eni_store *store, const eni_partition *part)
 {
-    const eni_options *options = store->config.options;
-    if (!(store->config.strategy->flags & EN_SYNCHRONOUS) || part->pub.pending >= part->pub.nclients)
-        return EN_OK;
-    if (options != NULL && eni_options_has(options, "bound", false) &&
-        eni_options_num(options, "bound", store->config.world) >= 0)
+    if (part->pub.pending >= part->pub.nclients ||
+        !eni_options_are_synchronous(store->config.strategy, store->config.options))
         return EN_OK;
     store->hook.verdict = EN_EBUG;
     snprintf(store->hook.said, sizeof store->hook.said,

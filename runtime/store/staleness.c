@@ -1,18 +1,15 @@
 /* staleness.c - a histogram: the values that came, sorted; count, sum and maximum beside them. */
 #include "runtime/store/staleness.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"
-#include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
-
-enum { FIRST_ROOM = 8 };
 
 void eni_histogram_fini(eni_histogram *histogram)
 {
-    free(histogram->item);
+    eni_free(histogram->item);
     *histogram = (eni_histogram){0};
 }
 
@@ -30,23 +27,12 @@ static uint32_t find(const eni_histogram *h, uint32_t value)
     return lo;
 }
 
-static en_status grow(eni_histogram *h)
-{
-    const uint32_t room = h->room > 0 ? 2 * h->room : FIRST_ROOM;
-    eni_histogram_value *item = realloc(h->item, room * sizeof *item);
-    if (item == NULL)
-        return eni_fail(EN_ENOMEM, "staleness", "out of memory for a histogram of %u values", room);
-    h->item = item;
-    h->room = room;
-    return EN_OK;
-}
-
 en_status eni_histogram_put(eni_histogram *h, uint32_t value, uint64_t times)
 {
     const uint32_t at = find(h, value);
     if (times == 0) return EN_OK;
     if (at == h->n || h->item[at].value != value) {
-        if (h->n == h->room) EN_TRY(grow(h));
+        EN_TRY(eni_grow((void **)&h->item, &h->room, h->n + 1, sizeof *h->item));
         memmove(&h->item[at + 1], &h->item[at], (h->n++ - at) * sizeof *h->item);
         h->item[at] = (eni_histogram_value){.value = value};
     }

@@ -143,7 +143,7 @@ void eni_store_free(eni_store *store)
     }
     eni_free(store->client);
     eni_free(store->part);
-    eni_free((void *)store->config.bucket_counts);
+    eni_free(store->config.bucket_counts);
     eni_free(store->mean.sum);
     free(store->mean.source);
     free(store->mean.scale);
@@ -152,7 +152,7 @@ void eni_store_free(eni_store *store)
 
 void eni_store_actions_fini(eni_store_actions *actions)
 {
-    free(actions->item);
+    eni_free(actions->item);
     *actions = (eni_store_actions){0};
 }
 

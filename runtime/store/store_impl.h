@@ -177,9 +177,6 @@ static inline void eni_partition_used(eni_store *store, eni_partition *part)
 
 /* ---- calls.c ---- */
 
-/* Doubles an array until `wanted` elements fit. */
-en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size);
-
 eni_call *eni_store_call_take(eni_store *store); /* NULL: out of memory (logged) */
 /* Back to the idle ones, its payload released. */
 void eni_store_call_give(eni_store *store, eni_call *call);

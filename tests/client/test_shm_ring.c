@@ -57,7 +57,9 @@ static int setup(void **state)
         s.shard[k].number = k;
         s.shard[k].doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         eni_shm_ring_set_doorbell(s.client, k, dup(s.shard[k].doorbell_fd));
-        if (eni_shm_ring_over(s.client, &s.shard[k].ring) != EN_OK) return -1;
+        if (eni_shm_ring_map(eni_shm_ring_fd(s.client), SHARDS, eni_shm_ring_slots(s.client),
+                             &s.shard[k].ring) != EN_OK)
+            return -1;
     }
     return 0;
 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """entrain conform: exit codes, the report for people and the one for programs. usage: test_command.py BUILD"""
 import json
+import re
 import subprocess
 import sys
 
-# Promise: `entrain conform` ends with 0, 1 or 2, and names the first event that differs from the paper.
+# Promise: `entrain conform` ends with 0, 1 or 2, and names the first event that differs from the paper. `entrain strategies` says
+# of exactly those that it can check that they are checked.
 
 build = sys.argv[1]
 
@@ -26,6 +28,11 @@ assert good["agrees"] and good["schedules"] == 3 and good["decisions"] > 0 and g
 assert not bad["agrees"] and "the paper drops it, delay 1 >= 1" in bad["finding"] and bad["before"] and bad["event"] > 0, bad
 first, again = conform("ssp", "--seed=9", "--seeds=3", "--json", code=0), conform("ssp", "--seed=9", "--seeds=3", "--json", code=0)
 assert first == again
+checked = json.loads(conform("--seeds=1", "--json", code=0)[0])
+listed = subprocess.run([f"{build}/entrain", "strategies"], stdout=subprocess.PIPE, text=True, check=True, timeout=100).stdout
+proof = " entrain conform checks it against "
+sources = {block.split()[0]: block.partition(proof)[2].strip() for block in re.split(r"\n\n(?:---- .* ----\n\n)?", listed) if proof in block}
+assert sources == {of["strategy"]: of["source"] for of in checked} and len(sources) >= 15, (sources, checked)
 _, said = conform("solo", code=2)
 assert "solo" in said and "ringmaster" in said and "--as" in said, said
 print("PROMISE entrain conform: exit 0, 1 and 2, and the event that differs")

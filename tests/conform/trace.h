@@ -1,5 +1,5 @@
 /* trace.h - runs of one weight, written by hand, for the judge. The weight begins at 0, the rate is 0.5, and the gradient of
- * micro-batch b is the b-th number of `gradients`, wherever it is computed. A trace has a line per event:
+ * micro-batch b is the b-th number of `gradients`, wherever it is computed, unless there is a slope. A trace has a line per event:
  *
  *     step RANK STEP BATCH WEIGHT      the rank begins a step with that weight
  *     push RANK VERSION BASE           its message arrives
@@ -22,15 +22,17 @@
 
 #include "conform/conform.h"
 
+enum { HAND_EVENTS = 128, HAND_BATCHES = 16 };
+
 typedef struct hand_trace {
     const char *strategy, *options;
     int nranks;
-    float gradients[12];
+    float gradients[HAND_BATCHES];
     const char *lines; /* separated by ';' */
     double model;      /* at the end; NAN: not compared */
+    float slope;       /* a gradient at x is slope * x larger */
+    int together;      /* ranks of a host, or of a group; 0: 1 */
 } hand_trace;
-
-enum { HAND_EVENTS = 64 };
 
 static uint64_t hand_samples(void *user, uint64_t micro_batch)
 {
@@ -40,11 +42,12 @@ static uint64_t hand_samples(void *user, uint64_t micro_batch)
 
 static float hand_gradient(void *user, uint64_t micro_batch, uint64_t element, float x)
 {
-    (void)element, (void)x;
-    return ((const hand_trace *)user)->gradients[micro_batch];
+    const hand_trace *t = user;
+    (void)element;
+    return t->slope * x + t->gradients[micro_batch];
 }
 
-static void hand_event(const char *line, eni_sim_event *e, float *weight, int *has_weight)
+static inline void hand_event(const char *line, eni_sim_event *e, float *weight, int *has_weight)
 {
     char type[16];
     double a = 0, b = 0, c = 0, d = 0;
@@ -68,6 +71,22 @@ static void hand_event(const char *line, eni_sim_event *e, float *weight, int *h
     }
 }
 
+/* The events of a trace, and the weights with which steps begin; returns their number. */
+static inline uint64_t hand_events(const char *lines, eni_sim_event event[HAND_EVENTS],
+                                   float weight[HAND_EVENTS])
+{
+    uint64_t n = 0;
+    for (const char *line = lines; line != NULL && *line != '\0';
+         line = strchr(line, ';'), line += line != NULL) {
+        int has_weight;
+        assert_true(n < HAND_EVENTS);
+        hand_event(line, &event[n], &weight[n], &has_weight);
+        event[n].at_ns = (int64_t)n * 1000000;
+        n++;
+    }
+    return n;
+}
+
 /* Judges a trace. */
 static inline eni_judgement hand_judge(const hand_trace *t)
 {
@@ -75,22 +94,21 @@ static inline eni_judgement hand_judge(const hand_trace *t)
     static const eni_bucket_range bucket = {.lo = 0, .hi = 1};
     eni_sim_event event[HAND_EVENTS];
     float weight[HAND_EVENTS], model = (float)t->model;
-    const float *seen[HAND_EVENTS];
-    uint64_t n = 0, batches = 0;
-    for (const char *line = t->lines; line != NULL && *line != '\0';
-         line = strchr(line, ';'), line += line != NULL) {
-        int has_weight;
-        assert_true(n < HAND_EVENTS);
-        hand_event(line, &event[n], &weight[n], &has_weight);
-        event[n].at_ns = (int64_t)n * 1000000;
-        seen[n] = has_weight ? &weight[n] : NULL;
-        if (has_weight && event[n].version >= batches) batches = event[n].version + 1;
-        n++;
+    const float *seen[HAND_EVENTS] = {NULL};
+    const uint64_t n = hand_events(t->lines, event, weight);
+    uint64_t batches = 0;
+    const int together = t->together > 0 ? t->together : 1;
+    const eni_reference *reference = eni_reference_find(t->strategy);
+    eni_judgement judgement = {0};
+    assert_non_null(reference);
+    for (uint64_t i = 0; i < n; i++) {
+        if (event[i].type != ENI_SIM_STEP) continue;
+        seen[i] = &weight[i];
+        if (event[i].version >= batches) batches = event[i].version + 1;
     }
     eni_recording r = {.nranks = t->nranks,
-                       .per_host = 1,
+                       .per_host = reference->flags & ENI_PAPER_HOSTS ? together : 1,
                        .nshards = 1,
-                       .group = {0, 1, 2, 3, 4, 5, 6, 7},
                        .claims = true,
                        .micro_batches = batches,
                        .samples = hand_samples,
@@ -106,9 +124,8 @@ static inline eni_judgement hand_judge(const hand_trace *t)
                        .seen = seen,
                        .nevents = n,
                        .has_ended = true};
-    const eni_reference *reference = eni_reference_find(t->strategy);
-    eni_judgement judgement = {0};
-    assert_non_null(reference);
+    for (int i = 0; i < ENI_PAPER_RANKS; i++)
+        r.group[i] = i - i % together;
     eni_judge(&r, reference, t->options, &judgement);
     return judgement;
 }

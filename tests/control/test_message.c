@@ -102,8 +102,8 @@ static void every_type_comes_back(void **state)
         eni_link second = encode(&again);
         assert_int_equal(second.out.bytes, link.out.bytes);
         assert_memory_equal(second.out.data, link.out.data, link.out.bytes);
-        eni_free((void *)(uintptr_t)key_values);
-        eni_free((void *)(uintptr_t)member_data);
+        eni_free(key_values);
+        eni_free(member_data);
         eni_link_fini(&link);
         eni_link_fini(&second);
     }

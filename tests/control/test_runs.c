@@ -318,7 +318,7 @@ static void a_file_survives_truncation_and_noise(void **state)
     assert_int_equal(out.rank[1].rank, -2);
     assert_string_equal(out.rank[0].host, "a");
     assert_string_equal(eni_key_value_find(out.attributes, out.nattributes, "launcher"), "4711");
-    eni_free((void *)(uintptr_t)out.attributes);
+    eni_free(out.attributes);
     eni_free(out.rank);
     eni_run_writer_close(writer);
     assert_int_equal(count_files(), 0);

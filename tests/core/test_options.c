@@ -161,6 +161,31 @@ static void none_are_declared(void **state)
     assert_non_null(strstr(said, "plain"));
 }
 
+/* An option called `bound` means nothing by its name. */
+static void a_flag_says_that_options_withdraw_another(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t flags;
+        const char *given;
+        bool is_synchronous;
+    } of[] = {{EN_SYNCHRONOUS, "bound=1", true},
+              {EN_SYNCHRONOUS | EN_SYNCHRONOUS_BY_DEFAULT, "", true},
+              {EN_SYNCHRONOUS | EN_SYNCHRONOUS_BY_DEFAULT, "bound=3,codec=none,round=off", true},
+              {EN_SYNCHRONOUS | EN_SYNCHRONOUS_BY_DEFAULT, "bound=1", false},
+              {EN_SYNCHRONOUS | EN_SYNCHRONOUS_BY_DEFAULT, "codec=topk", false},
+              {EN_SYNCHRONOUS_BY_DEFAULT, "", false},
+              {0, "", false}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const en_strategy toy = {.name = "toy", .options = table, .flags = of[i].flags};
+        eni_options *options = NULL;
+        assert_int_equal(eni_options_new(&toy, of[i].given, &options), EN_OK);
+        assert_int_equal(eni_options_are_synchronous(&toy, options), of[i].is_synchronous);
+        assert_int_equal(eni_options_are_synchronous(&toy, NULL), (of[i].flags & EN_SYNCHRONOUS) != 0);
+        eni_options_free(options);
+    }
+}
+
 static void distance_counts_edits(void **state)
 {
     (void)state;
@@ -231,6 +256,7 @@ int main(void)
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(some_values_follow_the_workers),
         cmocka_unit_test(none_are_declared),
+        cmocka_unit_test(a_flag_says_that_options_withdraw_another),
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(what_is_text),
         cmocka_unit_test(a_guess_is_near),

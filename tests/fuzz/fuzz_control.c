@@ -35,7 +35,7 @@ static void read_as_status(const uint8_t *data, size_t bytes)
     memcpy(file, head, sizeof head);
     if (bytes > 0) memcpy(file + sizeof head, data, bytes);
     if (eni_run_status_read(file, sizeof head + bytes, &run) == EN_OK) {
-        eni_free((void *)(uintptr_t)run.attributes);
+        eni_free(run.attributes);
         eni_free(run.rank);
     }
     free(file);
@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     must(first.out.bytes == second.out.bytes &&
          memcmp(first.out.data, second.out.data, first.out.bytes) == 0);
     for (int i = 0; i < 4; i++)
-        eni_free((void *)(uintptr_t)lists[i]);
+        eni_free(lists[i]);
     eni_link_fini(&first);
     eni_link_fini(&second);
     return 0;

@@ -21,8 +21,8 @@ static void accepted_files_are_whole(const uint8_t *data, size_t bytes, const en
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
         must((const uint8_t *)tensor->data == end && end >= data);
-        if (tensor->dtype != ENI_ST_F32) {
-            must(tensor->dtype == ENI_ST_U8 || tensor->ndim == 0);
+        if (tensor->dtype != EN_F32) {
+            must(tensor->dtype == EN_U8 || tensor->ndim == 0 || eni_st_find_meta(file, "types") != NULL);
             must(eni_st_bytes(tensor) <= (uint64_t)(data + bytes - end));
             end += eni_st_bytes(tensor);
             continue;

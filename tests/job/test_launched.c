@@ -1,6 +1,7 @@
 /* test_launched.c - `entrain run .. -- PROGRAM`: a program of the user's as the ranks of a run that our launcher starts. */
 #include <glob.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -8,7 +9,8 @@
 
 /* Promise: `entrain run -- PROGRAM` gives the bytes of the program `worker`, and ends all that a killed rank has started.
  * Promise: Ctrl-C ends a program without a signal handler in good order, under `entrain run`.
- * Promise: A program that is killed and resumes from a checkpoint ends with the bytes of an undisturbed run. */
+ * Promise: A program that is killed three times and resumes each time from a checkpoint ends with the bytes of an undisturbed
+ *          run, its memories (a generator of each rank, counters) included. */
 
 #define TRAINS EN_BUILD_DIR "/test_job_trains"
 #define LINE   EN_BUILD_DIR "/examples/rank_line"
@@ -114,6 +116,30 @@ static void test_a_killed_rank(void **state)
     promise("a rank behind a shell is killed: named, and all that it started ended in %.2f s", took);
 }
 
+/* It exits with 0 before the end, dies with a child that holds its descriptors, joins twice: within 2 s it is named, and nothing
+ * is left. */
+static void test_ends_in_the_middle(void **state)
+{
+    static const char *const ends[][3] = {{"exits", "rank 1", "exit code 0"},
+                                          {"dies", "rank 1", SAYS_DIED},
+                                          {"twice", "token", "a process joins its run once"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        process p;
+        process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring --steps=1000000 -- " TRAINS " %s",
+                      ends[i][0]);
+        wait_for_line(&p, "all-reduce", GUARD);
+        stopwatch watch = stopwatch_start();
+        const int code = process_wait(&p, GUARD);
+        const double took = stopwatch_read(&watch);
+        stopwatch_expect(&watch, took, 2 * SLOWNESS, "the end of the run");
+        if (code != 1 || process_says(&p, ends[i][1], ends[i][2]) == 0)
+            fail_msg("%s: exit %d\n%s", ends[i][0], code, process_err(&p));
+        process_nobody_left(GUARD);
+        promise("a program that %s: named in %.2f s", i == 2 ? "joins twice" : ends[i][0], took);
+    }
+}
+
 /* The program has no signal handler, and SIGTERM would kill it. */
 static void test_interrupted(void **state)
 {
@@ -143,57 +169,109 @@ static void test_interrupted(void **state)
 
 /* ---- resuming ---- */
 
-static int checkpoints_in(const char *out)
+/* Samples of the newest; 0: there is none. */
+static long newest_in(const char *out)
 {
     glob_t found;
     char pattern[200];
     snprintf(pattern, sizeof pattern, "%s/checkpoints/checkpoint-*.safetensors", out);
     const int n = glob(pattern, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    const long samples = n > 0 ? atol(strstr(found.gl_pathv[n - 1], "checkpoint-") + 11) : 0;
     globfree(&found);
-    return n;
+    return samples;
 }
 
 #define LONG                                                                                                 \
-    "run -n 2 --strategy=%s --quiet --batch-size=6 --lr=0.02 --momentum=0.9 --nesterov --epochs=40 "         \
+    "run -n 2 --strategy=%s --quiet --batch-size=6 --lr=0.02 --momentum=0.9 --nesterov --epochs=100 "        \
     "--checkpoint-every=200 "
 
-/* Killed with all that it started, once a checkpoint is there; then resumed. */
+/* Killed with all that it started at a random moment behind a new checkpoint, and resumed; three times. */
+static json_t *killed_and_resumed(const char *strategy, const char *how, process *last)
+{
+    char out[128], path[160];
+    int kills = 0;
+    snprintf(out, sizeof out, "%s/resumed-%.7s-%s", system_folder(), strategy, how);
+    for (; kills < 3; kills++) {
+        process_start(last, "entrain", NULL, LONG "--out=%s --resume=auto -- " TRAINS " %s", strategy, out,
+                      how);
+        const long before = newest_in(out);
+        for (const double until = now_seconds() + GUARD; newest_in(out) == before && now_seconds() < until;)
+            usleep(2000);
+        usleep((useconds_t)random() % 30000);
+        process_kill(last, SIGKILL);
+        if (process_wait(last, GUARD) == 0) break; /* too late */
+        process_nobody_left(GUARD);
+        assert_true(newest_in(out) > before);
+    }
+    assert_true(kills > 0);
+    process_start(last, "entrain", NULL, LONG "--out=%s --resume=auto -- " TRAINS " %s", strategy, out, how);
+    if (process_wait(last, GUARD) != 0) fail_msg("%s", process_err(last));
+    snprintf(path, sizeof path, "%s/result.json", out);
+    json_t *result = json_load_file(path, 0, NULL);
+    assert_true(json_array_size(json_object_get(result, "resumed_from")) == (size_t)kills);
+    return result;
+}
+
+static void expect_resumed(const char *strategy, const char *how, const char *expected)
+{
+    process p;
+    char hashes[HASHES];
+    json_t *result = killed_and_resumed(strategy, how, &p);
+    hashes_of(result, hashes);
+    assert_string_equal(hashes, expected);
+    json_decref(result);
+}
+
 static void test_resumed(void **state)
 {
-    static const char *const strategies[] = {"ring", "ps-sync"};
     (void)state;
     const char *expected = train_hash(GUARD, "-n 2 --strategy=ring --device=ref --model=mlp " MADE_UP
                                              " --batch-size=6 --lr=0.02 "
-                                             "--momentum=0.9 --nesterov --epochs=40");
-    for (size_t i = 0; i < 2; i++) {
-        char out[128], path[160], hashes[HASHES];
-        process p;
-        snprintf(out, sizeof out, "%s/resumed-%zu", system_folder(), i);
-        process_start(&p, "entrain", NULL, LONG "--out=%s -- " TRAINS " writes", strategies[i], out);
-        for (const double until = now_seconds() + GUARD; checkpoints_in(out) == 0 && now_seconds() < until;)
-            usleep(2000);
-        process_kill(&p, SIGKILL);
-        assert_int_equal(process_wait(&p, GUARD), 128 + SIGKILL);
-        process_nobody_left(GUARD);
-        assert_int_not_equal(checkpoints_in(out), 0);
-        process_start(&p, "entrain", NULL, LONG "--out=%s --resume=auto -- " TRAINS " writes", strategies[i],
-                      out);
-        if (process_wait(&p, GUARD) != 0) fail_msg("%s", process_err(&p));
-        snprintf(path, sizeof path, "%s/result.json", out);
-        json_t *result = json_load_file(path, 0, NULL);
-        hashes_of(result, hashes);
-        assert_string_equal(hashes, expected);
-        assert_true(json_array_size(json_object_get(result, "resumed_from")) == 1);
-        json_decref(result);
-    }
-    promise("a program is killed and resumed from a checkpoint: the bytes of the undisturbed worker");
+                                             "--momentum=0.9 --nesterov --epochs=100");
+    expect_resumed("ring", "writes", expected);
+    expect_resumed("ps-sync", "writes", expected);
+    promise("a program is killed three times and resumed: the bytes of the undisturbed worker");
+}
+
+static void test_memories_are_resumed(void **state)
+{
+    char out[128], path[160], expected[HASHES];
+    process p;
+    (void)state;
+    snprintf(out, sizeof out, "%s/undisturbed", system_folder());
+    process_start(&p, "entrain", NULL, LONG "--out=%s -- " TRAINS " noisy", "ring", out);
+    if (process_wait(&p, GUARD) != 0) fail_msg("%s", process_err(&p));
+    snprintf(path, sizeof path, "%s/result.json", out);
+    json_t *result = json_load_file(path, 0, NULL);
+    hashes_of(result, expected);
+    assert_non_null(json_object_get(result, "buffers_sha256"));
+    json_decref(result);
+    expect_resumed("ring", "noisy", expected);
+    expect_resumed("ps-sync", "noisy", expected);
+    promise("a program with a generator of each rank and counters is killed three times and resumed: the "
+            "weights and "
+            "memories of the undisturbed run, under ring and ps-sync");
+
+    result = killed_and_resumed("ps-async", "counts", &p); /* as much work; rank 0's memories go on */
+    assert_true(number_at(result, "samples_applied") >= 100 * 103 - 6 &&
+                number_at(result, "samples_applied") <= 100 * 103 + 6);
+    assert_true(process_says(&p, "begins with", "steps") > 0 &&
+                process_says(&p, "begins with", " 0 steps") == 0);
+    json_decref(result);
+    process_start(&p, "entrain", NULL, LONG "--out=%s-each -- " TRAINS " noisy", "ps-async", out);
+    assert_int_equal(process_wait(&p, GUARD), 1);
+    assert_true(process_says(&p, "EN_MEMORY_EACH", "no common step") > 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest launched[] = {
-        cmocka_unit_test(test_wrong_use),         cmocka_unit_test(test_output),
-        cmocka_unit_test(test_the_workers_bytes), cmocka_unit_test(test_a_killed_rank),
-        cmocka_unit_test(test_interrupted),       cmocka_unit_test(test_resumed)};
+    const struct CMUnitTest launched[] = {cmocka_unit_test(test_wrong_use),
+                                          cmocka_unit_test(test_output),
+                                          cmocka_unit_test(test_the_workers_bytes),
+                                          cmocka_unit_test(test_a_killed_rank),
+                                          cmocka_unit_test(test_ends_in_the_middle),
+                                          cmocka_unit_test(test_interrupted),
+                                          cmocka_unit_test(test_resumed),
+                                          cmocka_unit_test(test_memories_are_resumed)};
     return system_main(launched);
 }

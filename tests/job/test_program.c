@@ -158,7 +158,7 @@ static void expect_named(cast *c, int dead, const char *word)
         if (r != dead) assert_int_equal(process_wait(&c->rank[r], GUARD), 1);
     const double took = stopwatch_read(&watch);
     stopwatch_expect(&watch, took, 2 * SLOWNESS, "until all ranks have ended");
-    char name[16];
+    char name[24];
     snprintf(name, sizeof name, "rank %d", dead);
     for (int r = 0; r < c->n; r++)
         if (r != dead && process_says(&c->rank[r], name, word) == 0)
@@ -180,6 +180,20 @@ static void test_a_killed_rank_is_named(void **state)
             assert_int_equal(process_wait(&c.rank[dead], GUARD), 128 + SIGKILL);
             expect_named(&c, dead, SAYS_DIED);
         }
+    process_nobody_left(GUARD);
+}
+
+/* The child lives on for 8 s, and has copies of all sockets. */
+static void test_a_killed_rank_with_a_child_is_named(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        cast c;
+        start(&c, strategies[i], 2, "dies", "batch-size=6 steps=1000000");
+        assert_int_equal(process_wait(&c.rank[1], GUARD), 128 + SIGKILL);
+        expect_named(&c, 1, SAYS_DIED);
+    }
     process_nobody_left(GUARD);
 }
 
@@ -319,6 +333,18 @@ static int misused_rank(scene *s, int rank)
     options.tensors = clashing;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "rank.0/b") != NULL);
     options.tensors = two;
+    uint8_t byte = 0;
+    en_rank_memory memory = {.size = sizeof memory, .dtype = EN_U8, .name = "b", .data = &byte};
+    options.nmemories = 1;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "NULL") != NULL);
+    options.memories = &memory;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "called b") != NULL);
+    memory.name = "m";
+    memory.dtype = 77;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "not 77") != NULL);
+    memory.size = 8;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "size 8") != NULL);
+    options.nmemories = 0;
     options.plugins = "/nowhere";
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_ENOENT);
     options.plugins = NULL;
@@ -577,9 +603,11 @@ static void test_ends_that_one_rank_causes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest program[] = {
-        cmocka_unit_test(test_calls), cmocka_unit_test(test_ends_that_one_rank_causes),
-        cmocka_unit_test(test_a_line_under_every_strategy), cmocka_unit_test(test_the_workers_bytes),
-        cmocka_unit_test(test_a_killed_rank_is_named)};
+    const struct CMUnitTest program[] = {cmocka_unit_test(test_calls),
+                                         cmocka_unit_test(test_ends_that_one_rank_causes),
+                                         cmocka_unit_test(test_a_line_under_every_strategy),
+                                         cmocka_unit_test(test_the_workers_bytes),
+                                         cmocka_unit_test(test_a_killed_rank_is_named),
+                                         cmocka_unit_test(test_a_killed_rank_with_a_child_is_named)};
     return system_main(program);
 }

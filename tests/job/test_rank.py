@@ -12,7 +12,7 @@ import tempfile
 import time
 
 try:
-    import numpy  # noqa: F401
+    import numpy as np
 except ImportError:
     print("SKIP: no numpy")
     sys.exit(77)
@@ -79,7 +79,7 @@ print("done", step)
 def check_layout(top):
     """ctypes sees every struct as a C compiler does."""
     pairs = [(entrain.rank._Tensor, "tensor"), (entrain.rank._Score, "score"), (entrain.rank._Options, "options"),
-             (entrain.rank._Facts, "facts"), (entrain.rank._Batch, "batch")]
+             (entrain.rank._Facts, "facts"), (entrain.rank._Batch, "batch"), (entrain.rank._Memory, "memory")]
     lines, expected = [], []
     for type, name in pairs:
         lines.append(f'printf("%zu\\n", sizeof(en_rank_{name}));')
@@ -201,6 +201,39 @@ def check_calls():
     assert len(os.listdir("/proc/self/fd")) < descriptors
 
 
+def check_memories(top):
+    """Arrays of several types come back with a checkpoint; an evaluation sees those that belong to its weights."""
+    settings = dict(environment=False, mute=True, quiet=True, strategy="solo", batch_size=10, checkpoint_every=20, eval_every=20,
+                    log_level="error")
+    begun = []
+    for steps, resume in ((4, {}), (8, {"resume": "auto"})):
+        count, judged = np.zeros((), np.int64), []
+        memories = {"count": count, "wide": np.full((2, 3), 0.1), "flags": np.array([True, False]), "half": np.ones(3, np.float16)}
+        generator = {"generator": np.zeros(5, np.uint8)}
+        with entrain.Rank({"w": [1.0]}, 100, memories=memories, own_memories=generator, steps=steps, out=top / "memories",
+                          evaluate=lambda w: judged.append((int(count), memories["flags"].tolist())) or 1.0,
+                          **settings, **resume) as rank:
+            begun.append((int(count), memories["wide"].tolist(), generator["generator"].tolist()))
+            for samples in rank.batches():
+                count += 1
+                memories["wide"] += 1
+                memories["flags"][:] = ~memories["flags"]
+                generator["generator"] += 3
+                rank.finish(1)
+            rank.end()
+            assert judged == [(n, [True, False]) for n in range(2 + 4 * (steps == 8), steps + 1, 2)], judged
+        assert count == steps and generator["generator"][4] == 3 * steps
+    assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
+    for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
+                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions")):
+        try:
+            entrain.Rank({"w": [1.0]}, 10, memories=memories, strategy="solo", steps=1, mute=True, environment=False)
+        except ValueError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"{memories} were taken")
+
+
 def check_forks():
     """A signal to a child is not one to the run, and a child that outlives it holds nothing up."""
     def fork():
@@ -229,6 +262,7 @@ def check_forks():
 with tempfile.TemporaryDirectory() as folder:
     os.environ["XDG_RUNTIME_DIR"] = folder
     check_calls()
+    check_memories(pathlib.Path(folder))
     check_forks()
     check_layout(pathlib.Path(folder))
     check_example(pathlib.Path(folder))

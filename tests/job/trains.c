@@ -1,13 +1,17 @@
 /* trains.c - a program that trains a network of ours through entrain/rank.h: what the program `worker` computes, pushed from
  * outside.
  *
- *     test_job_trains reads|writes|after|steps SETTING..
+ *     test_job_trains reads|writes|after|steps|noisy|counts|exits|dies|twice SETTING..
  *
  * reads: it may share its weights; writes: they are its own, and it writes to them; after: its tensors are ready after backward;
- * steps: it has an optimizer of its own */
+ * steps: it has an optimizer of its own; noisy: a generator of each rank adds noise to gradients, and memories know its state;
+ * counts: only rank 0's memories; exits, dies, twice: rank 1 exits with 0 in its step 20, dies and leaves a child that holds
+ * all its descriptors, or joins once more */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "entrain/rank.h"
 #include "job/job.h"
@@ -26,6 +30,11 @@ typedef struct trainee {
     void *target;
     en_rank *rank;
     int accumulate, nfinished;
+
+    /* memories */
+    int64_t generator, counts[2]; /* steps; samples */
+    float average[3];
+    unsigned char last;
 } trainee;
 
 static int open_network(trainee *t)
@@ -53,6 +62,16 @@ static int open_network(trainee *t)
 static en_status join(trainee *t, char **settings, int n)
 {
     const en_schema *schema = &t->job.schema;
+    const int is_noisy = strcmp(t->how, "noisy") == 0, is_counting = strcmp(t->how, "counts") == 0;
+    const en_rank_memory memories[] = {
+        {.size = sizeof *memories, .dtype = EN_F32, .name = "average", .shape = {3}, .data = t->average},
+        {.size = sizeof *memories, .dtype = EN_U8, .name = "last", .data = &t->last},
+        {.size = sizeof *memories, .dtype = EN_I64, .name = "counts", .shape = {2, 1}, .data = t->counts},
+        {.size = sizeof *memories,
+         .flags = EN_MEMORY_EACH,
+         .dtype = EN_I64,
+         .name = "noise.generator",
+         .data = &t->generator}};
     en_rank_tensor tensors[TENSORS_MAX];
     memset(tensors, 0, sizeof tensors);
     for (uint32_t i = 0; i < schema->ntensors; i++) {
@@ -71,16 +90,61 @@ static en_status join(trainee *t, char **settings, int n)
                                      .ntensors = schema->ntensors,
                                      .tensors = tensors,
                                      .train_samples = 103,
-                                     .model = "mlp"};
-    return en_rank_open(&options, (const char *const *)settings, (size_t)n, &t->rank);
+                                     .model = "mlp",
+                                     .nmemories = is_noisy      ? 4
+                                                  : is_counting ? 3
+                                                                : 0,
+                                     .memories = memories};
+    const en_status st = en_rank_open(&options, (const char *const *)settings, (size_t)n, &t->rank);
+    if (st == EN_OK && en_rank_about(t->rank)->first_step == 0)
+        t->generator = 1000 + en_rank_about(t->rank)->rank;
+    if (st == EN_OK && is_counting) fprintf(stderr, "begins with %d steps\n", (int)t->counts[0]);
+    return st;
+}
+
+static void remember(trainee *t, const en_rank_batch *b, double loss)
+{
+    t->counts[0]++;
+    t->counts[1] += (int64_t)b->count;
+    t->average[1] = t->average[1] * 0.9f + (float)loss * 0.1f;
+    t->last = (unsigned char)b->number;
+}
+
+/* In [0, 0.01) */
+static float noise(trainee *t)
+{
+    t->generator = (int64_t)((uint64_t)t->generator * UINT64_C(6364136223846793005) + 1442695040888963407u);
+    return (float)((uint64_t)t->generator >> 40) * 0x1p-24f * 0.01f;
+}
+
+static void misbehave(trainee *t)
+{
+    const char *const settings[] = {"strategy=ring", "quiet"};
+    const en_rank_tensor tensor = {.size = sizeof tensor, .name = "w"};
+    const en_rank_options options = {.abi = EN_RANK_ABI,
+                                     .size = sizeof options,
+                                     .flags = EN_RANK_ENVIRONMENT,
+                                     .ntensors = 1,
+                                     .tensors = &tensor,
+                                     .train_samples = 103};
+    en_rank *second;
+    if (strcmp(t->how, "exits") == 0) exit(0);
+    if (strcmp(t->how, "dies") == 0 && fork() == 0) {
+        sleep(8);
+        _exit(0);
+    }
+    if (strcmp(t->how, "dies") == 0) raise(SIGKILL);
+    if (strcmp(t->how, "twice") == 0) exit(en_rank_open(&options, settings, 2, &second) != EN_OK ? 3 : 4);
 }
 
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
-    const trainee *t = user;
+    trainee *t = user;
     en_status st = EN_OK;
-    for (uint32_t i = first + n; i > first && st == EN_OK; i--)
+    for (uint32_t i = first + n; i > first && st == EN_OK; i--) {
+        if (strcmp(t->how, "noisy") == 0) en_rank_gradient(t->rank, i - 1)[0] += noise(t);
         st = en_rank_ready(t->rank, i - 1);
+    }
     return st;
 }
 
@@ -105,6 +169,8 @@ static en_status step(trainee *t, const en_rank_batch *b)
     const en_rank_score told = {.size = sizeof told,
                                 .loss = score.loss,
                                 .accuracy = b->count > 0 ? (double)score.correct / (double)b->count : 0};
+    remember(t, b, score.loss);
+    if (t->nfinished == 20 && en_rank_about(t->rank)->rank == 1) misbehave(t);
     const en_status st = en_rank_finish(t->rank, &told);
     const float lr = (float)en_rank_about(t->rank)->lr;
     const bool has_mean = ++t->nfinished % t->accumulate == 0;

@@ -233,8 +233,8 @@ en_batch batch_new(const en_schema *schema, int64_t n, uint64_t seed)
 
 void batch_free(en_batch *batch)
 {
-    eni_free((void *)(uintptr_t)batch->x);
-    eni_free((void *)(uintptr_t)batch->target);
+    eni_free(batch->x);
+    eni_free(batch->target);
 }
 
 en_batch batch_part(const en_schema *schema, const en_batch *batch, int64_t first, int64_t n)

@@ -180,7 +180,7 @@ static void tensors_are_near(const en_model_tensor *tensors, uint32_t n, const f
 {
     for (uint32_t t = 0; t < n; t++) {
         const uint64_t at = tensors[t].offset;
-        if (tensors[t].is_int64)
+        if (tensors[t].dtype == EN_I64)
             assert_memory_equal(got + at, want + at, sizeof(int64_t));
         else
             compare_within(allowed, relative_gap(got + at, want + at, tensors[t].count), "resnet18", 0,
@@ -347,7 +347,7 @@ static double whole_step(rig *r, const json_t *facts, int seed, float *state_out
         make_up(&r->schema.tensors[t], seed, r->param);
     en_schema_init_state(&r->schema, state_out);
     for (uint32_t b = 0; b < r->schema.nbuffers; b++)
-        if (r->schema.buffers[b].is_int64 == 0) make_up(&r->schema.buffers[b], seed, state_out);
+        if (r->schema.buffers[b].dtype == EN_F32) make_up(&r->schema.buffers[b], seed, state_out);
     rig_send_state(r, state_out);
     for (int64_t i = 0; i < pixels; i++)
         x[i] = 2 * made_up(key, (uint64_t)i);
@@ -375,7 +375,7 @@ static void whole_resnet_is_pytorchs(const json_t *facts, const char *stem)
     for (uint32_t t = 0; t < r.schema.ntensors; t++, shown++)
         is_shown(tensors, &r.schema.tensors[t], seed, r.grad);
     for (uint32_t b = 0; b < r.schema.nbuffers; b++) {
-        if (r.schema.buffers[b].is_int64 != 0) continue;
+        if (r.schema.buffers[b].dtype == EN_I64) continue;
         is_shown(tensors, &r.schema.buffers[b], seed, state);
         shown++;
     }

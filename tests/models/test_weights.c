@@ -210,7 +210,7 @@ static void int64_lies_on_eight_bytes(void **state)
     assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_OK);
     assert_int_equal(eni_st_read(f->path, 1 << 20, &file), EN_OK);
     for (uint32_t t = 0; t < file.ntensors; t++) {
-        if (file.tensors[t].dtype != ENI_ST_I64) continue;
+        if (file.tensors[t].dtype != EN_I64) continue;
         assert_int_equal(((const char *)file.tensors[t].data - (const char *)file.bytes) % 8, 0);
         counts++;
     }

@@ -23,8 +23,8 @@ static void move_state(const en_schema *schema, float *state)
     for (uint32_t b = 0; b < schema->nbuffers; b++) {
         const en_model_tensor *buffer = &schema->buffers[b];
         const int64_t batches = b;
-        if (buffer->is_int64 != 0) memcpy(state + buffer->offset, &batches, sizeof batches);
-        for (uint64_t i = 0; i < buffer->count && buffer->is_int64 == 0; i++)
+        if (buffer->dtype == EN_I64) memcpy(state + buffer->offset, &batches, sizeof batches);
+        for (uint64_t i = 0; i < buffer->count && buffer->dtype == EN_F32; i++)
             state[buffer->offset + i] += (float)(i % 8) / 16;
     }
 }

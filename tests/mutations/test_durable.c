@@ -118,7 +118,7 @@ static void a_state_is_written_synced_renamed_and_its_folder_synced(void **state
 static en_status write_weights(const char *path, float value)
 {
     const eni_st_tensor tensor = {
-        .name = "w", .dtype = ENI_ST_F32, .ndim = 1, .shape = {1}, .count = 1, .data = &value};
+        .name = "w", .dtype = EN_F32, .ndim = 1, .shape = {1}, .count = 1, .data = &value};
     char digest[ENI_DIGEST_HEX], why[ENI_ST_WHY];
     return eni_st_write_sealed(path, &tensor, 1, NULL, 0, digest, why);
 }

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "core/clock.h"
 #include "runtime/net/token.h"
 
 typedef struct place {
@@ -173,12 +174,31 @@ static void a_pipe_brings_it(void **state)
     }
 }
 
+static void a_file_is_awaited(void **state)
+{
+    const place *p = *state;
+    eni_token a, b;
+    int lock, ends[2];
+    eni_token_make(&a);
+    assert_int_equal(eni_token_await(p->path, eni_now_ns(), -1, &b), EN_ENOENT);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "", 1), 1);
+    assert_int_equal(eni_token_await(p->path, INT64_MAX, ends[0], &b), EN_EINTR);
+    assert_int_equal(eni_token_write(&a, p->path, &lock), EN_OK);
+    assert_int_equal(eni_token_await(p->path, eni_now_ns(), ends[0], &b), EN_OK);
+    assert_true(eni_token_equal(&a, &b));
+    close(lock);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_differ_and_survive_hex),
         cmocka_unit_test(a_pipe_brings_it),
         cmocka_unit_test_setup_teardown(a_file_keeps_it, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(a_file_is_awaited, make_place, remove_place),
         cmocka_unit_test_setup_teardown(a_file_that_nobody_holds_is_stale, make_place, remove_place),
         cmocka_unit_test_setup_teardown(files_that_others_may_read_are_refused, make_place, remove_place),
         cmocka_unit_test_setup_teardown(links_and_wrong_contents_are_refused, make_place, remove_place),

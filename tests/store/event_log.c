@@ -130,6 +130,11 @@ en_status event_reader_find(const event_reader *reader, const char *key, char *t
     return EN_ENOENT;
 }
 
+static void release(void *data)
+{
+    eni_free(data);
+}
+
 /* The payload behind a record. */
 static en_status read_payload(event_reader *reader, int mode, eni_payload *payload, uint8_t *digest_out)
 {
@@ -146,7 +151,7 @@ static en_status read_payload(event_reader *reader, int mode, eni_payload *paylo
     payload->data = eni_alloc_array(payload->count, sizeof(float));
     if (!payload->data) return EN_ENOMEM;
     memcpy(payload->data, reader->at, payload->count * sizeof(float));
-    payload->release = eni_free;
+    payload->release = release;
     payload->owner = payload->data;
     reader->at += payload->count * sizeof(float);
     return EN_OK;

@@ -123,10 +123,12 @@ static void test_one_host(void **state)
 static void test_bound(void **state)
 {
     (void)state;
-    json_t *r = play("hierarchical:bound=1", "--straggler=2:3 --lr=0.002");
+    json_t *r = play("hierarchical:bound=1", "--straggler=2:3 --lr-scale=linear");
     assert_int_equal((int)number_at(r, "updates"), 2 * STEPS);
     assert_true(number_at(r, "max_clocks_ahead") <= 1);
     assert_true(number_at(r, "staleness.max") <= 3);
+    assert_true(number_at(r, "samples_per_update") == 2 * number_at(r, "batch_size")); /* of one host */
+    assert_true(number_at(r, "lr") == 0.02);                                           /* not scaled */
     promise("hierarchical:bound=1, one of 2 hosts slow: at most %.0f clock ahead, staleness at most %.0f",
             number_at(r, "max_clocks_ahead"), number_at(r, "staleness.max"));
     json_decref(r);

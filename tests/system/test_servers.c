@@ -1,7 +1,9 @@
 /* test_servers.c - several psds: the same bytes as with one, and as without; their deaths are named. */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "tests/system/run.h"
 
 /* Promise: Several servers end with the bytes of one. */
@@ -103,12 +105,45 @@ static void wrong_numbers_are_refused(void **state)
     }
 }
 
+/* Whether a process has blocked SIGTERM, which it then reads from a descriptor. */
+static bool handles_sigterm(pid_t pid)
+{
+    char path[40], line[200];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "SigBlk: %llx", &blocked) == 1) break;
+    if (file != NULL) fclose(file);
+    return (blocked >> (SIGTERM - 1) & 1) != 0;
+}
+
+/* psd 1 waits for psd 0's token: a signal ends the wait. */
+static void a_server_without_a_leader_can_be_ended(void **state)
+{
+    (void)state;
+    process psd;
+    char env[300];
+    snprintf(env, sizeof env, "XDG_RUNTIME_DIR=%s", system_folder());
+    process_start(&psd, "psd", env,
+                  "--leader=tcp://127.0.0.1:%d --server-rank=1 --servers=2 --strategy=ps-sync --world-size=1 "
+                  "--join-timeout=600s --quiet",
+                  free_port());
+    const int64_t deadline_ns = eni_now_ns() + (int64_t)(20 * SLOWNESS) * ENI_SECOND;
+    while (!handles_sigterm(psd.pid) && eni_now_ns() < deadline_ns)
+        eni_sleep_until(eni_now_ns() + 10 * ENI_MILLI);
+    process_kill(&psd, SIGTERM);
+    assert_int_equal(process_wait(&psd, 20 * SLOWNESS), 128 + SIGTERM);
+    process_nobody_left(2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_servers_end_with_the_bytes_of_ring_and_solo),
         cmocka_unit_test(the_report_is_the_sum),
         cmocka_unit_test(started_by_hand_on_two_ports),
+        cmocka_unit_test(a_server_without_a_leader_can_be_ended),
         cmocka_unit_test(the_death_of_psd_1_is_named),
         cmocka_unit_test(wrong_numbers_are_refused),
     };

@@ -187,8 +187,8 @@ static en_status open_lag(eni_worker *w, eni_step_on_gpu *step)
     if (w->straggler.factor <= 1) return EN_OK;
     if (step->gpu->size <= offsetof(en_gpu, elapsed))
         return eni_fail(EN_EUNSUPPORTED, "worker",
-                        "--straggler: this build of the device %s cannot measure the GPU's time; use the "
-                        "one that came with this program",
+                        "--straggler: this build of the device %s cannot measure the GPU's time; use the one "
+                        "that came with this program",
                         w->device.ops->name);
     for (int i = 0; i < 2; i++)
         EN_TRY(step->gpu->timer_new(w->device.ctx, &step->lag[i]));

@@ -102,7 +102,7 @@ static void count_pass(eni_stages *all)
 
 en_status eni_stages_await(eni_stages *all, uint32_t first, int64_t deadline_ns, uint32_t *first_out)
 {
-    const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
+    const struct timespec until = eni_timespec(deadline_ns);
     int code = 0;
     pthread_mutex_lock(&all->lock);
     const bool trains = all->pass.kind == ENI_PASS_TRAIN;
