@@ -32,6 +32,7 @@
 #include "report/comparisons.h"
 #include "report/report.h"
 #include "report/report_study.h"
+#include "run/slowdown.h"
 #include "run/units.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/strategies.h"
@@ -231,14 +232,13 @@ static en_status check_slow(const comparison *c)
 {
     for (int i = 0; i < c->narms; i++) {
         eni_config run;
-        int64_t rank = 0;
-        double factor;
+        eni_slowdown slow;
         if (c->arm[i].straggler.count > 0) continue;
         EN_TRY(eni_config_copy(&c->arm[i], &run));
         en_status st = eni_config_set(&run, "straggler", c->slow, "--straggler");
         for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
-            eni_straggler_parse(run.straggler.item[k], &rank, &factor);
-            if (rank < run.workers) continue;
+            (void)eni_slowdown_read(run.straggler.item[k], &slow); /* checked with the key */
+            if ((slow.hi == ENI_SLOW_ALL ? slow.lo : slow.hi) < run.workers) continue;
             st = eni_fail(
                 EN_EINVAL, "compare",
                 "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; "
@@ -510,7 +510,7 @@ static void show_outcome(comparison *c, const char *dir)
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/result.json", dir);
-    json_t *result = json_load_file(path, 0, NULL), *env = json_object_get(c->json, "environment");
+    json_t *result = eni_json_file(path, NULL), *env = json_object_get(c->json, "environment");
     json_t *device = json_object_get(json_object_get(result, "environment"), "device");
     const json_t *accuracy = json_object_get(result, "test_accuracy"); /* null for a regression */
     const json_t *loss = json_object_get(result, "test_loss");
@@ -629,11 +629,11 @@ static en_status tune_arm(comparison *c, int arm)
                     c->context->config->tune, c->label[arm]);
 }
 
-static en_status record_sweep(comparison *c, const planned *t, const char *cause)
+static en_status record_sweep(comparison *c, const planned *t, en_status st, const char *cause)
 {
     eni_live_end(&c->live, 0, -1, NAN);
-    eni_tune_add(c->sweep[t->arm], c->values[t->value], c->dir, t->relative, cause);
-    const en_status st = tune_arm(c, t->arm);
+    eni_tune_add(c->sweep[t->arm], c->values[t->value], c->dir, t->relative, st, cause);
+    st = tune_arm(c, t->arm);
     EN_TRY(describe_arms(c));
     EN_TRY(write_index(c));
     return st;
@@ -648,12 +648,7 @@ static en_status record(comparison *c, const planned *t, en_status st, eni_launc
     if (st != EN_OK && !has_to_end)
         eni_warn("compare", "%s failed%s; the comparison goes on", t->relative,
                  outcome->cause[0] != 0 ? "" : ", cause unknown");
-    if (t->value >= 0)
-        return has_to_end ? EN_EINTR
-                          : record_sweep(c, t,
-                                         st == EN_OK              ? ""
-                                         : outcome->cause[0] != 0 ? outcome->cause
-                                                                  : "unknown");
+    if (t->value >= 0) return has_to_end ? EN_EINTR : record_sweep(c, t, st, outcome->cause);
     json_t *entry =
         json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[t->setting], "arm",
                   c->label[t->arm], "seed", (json_int_t)eni_config_seed(c->context->config, t->seed), "dir",
@@ -678,20 +673,20 @@ static void begin_line(comparison *c, const planned *t)
 /* ---- on real ranks one at a time, in virtual time several at once ---- */
 
 typedef struct pool {
-    eni_simulation simulations[ENI_SIMULATIONS_MAX];
+    eni_simulations simulations;
     planned runs[ENI_SIMULATIONS_MAX];
-    int n, nrunning;
+    int nrunning;
 } pool;
 
 static en_status start(comparison *c, pool *p, const planned *t)
 {
     int place = 0;
     eni_config run;
-    while (p->simulations[place].pid != 0)
+    while (p->simulations.pid[place] != 0)
         place++;
     EN_TRY(eni_config_copy(&c->arm[t->arm], &run));
     en_status st = set_run(c, &run, t, 0);
-    if (st == EN_OK) st = eni_simulation_start(&run, place, p->n, &p->simulations[place]);
+    if (st == EN_OK) st = eni_simulation_start(&p->simulations, place, &run);
     eni_config_fini(&run);
     p->runs[place] = *t;
     p->nrunning += st == EN_OK;
@@ -701,20 +696,21 @@ static en_status start(comparison *c, pool *p, const planned *t)
 static en_status finish_one(comparison *c, pool *p)
 {
     eni_launch_outcome outcome = {NAN, -1, ""};
+    en_status ended;
     int place = 0;
-    EN_TRY(eni_simulations_wait(p->simulations, p->n, c->context->signal_fd, &place, outcome.cause));
+    EN_TRY(eni_simulations_wait(&p->simulations, c->context->signal_fd, &place, &ended, outcome.cause));
     const planned *t = &p->runs[place];
     p->nrunning--;
     begin_line(c, t);
     c->live.line[c->live.active].now.loss = NAN; /* not followed */
-    return record(c, t, outcome.cause[0] == 0 ? EN_OK : EN_EPEER, &outcome);
+    return record(c, t, ended, &outcome);
 }
 
 static en_status run_one(comparison *c, pool *p, const planned *t)
 {
     eni_launch_outcome outcome = {NAN, -1, ""};
     if (c->is_virtual) {
-        if (p->nrunning == p->n) EN_TRY(finish_one(c, p));
+        if (p->nrunning == p->simulations.n) EN_TRY(finish_one(c, p));
         return start(c, p, t);
     }
     begin_line(c, t);
@@ -835,9 +831,10 @@ static en_status run_each(comparison *c, pool *p)
 static en_status run_all(comparison *c)
 {
     const int64_t threads = c->base.threads > 0 ? c->base.threads : 1, most = eni_host_info_cores() / threads;
-    pool p = {.n = most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? (int)most : ENI_SIMULATIONS_MAX};
+    pool p = {0};
+    p.simulations.n = (int)(most < 1 ? 1 : most < ENI_SIMULATIONS_MAX ? most : ENI_SIMULATIONS_MAX);
     const en_status st = run_each(c, &p);
-    eni_simulations_end(p.simulations, p.n);
+    eni_simulations_end(&p.simulations);
     return st;
 }
 

@@ -114,7 +114,7 @@ static bool is_complete(const char *dir, const json_t *run)
     const json_t *code = json_object_get(run, "exit");
     if (relative == NULL || !json_is_integer(code) || json_integer_value(code) != 0) return false;
     snprintf(path, sizeof path, "%s/%s/result.json", dir, relative);
-    json_t *result = json_load_file(path, 0, NULL);
+    json_t *result = eni_json_file(path, NULL);
     const bool is_ok = eni_json_says(result, "exit", "ok");
     json_decref(result);
     return is_ok;
@@ -142,7 +142,7 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     json_error_t error;
     snprintf(path, sizeof path, "%s/compare.json", dir);
     if (access(path, F_OK) != 0) return EN_OK;
-    json_t *past = json_load_file(path, 0, &error);
+    json_t *past = eni_json_file(path, &error);
     if (past == NULL)
         return eni_fail(EN_EINVAL, "compare",
                         "--resume: %s cannot be read: %s; --overwrite in place of --resume starts over", path,

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/json.h"
 #include "report/report_study.h"
@@ -26,7 +25,7 @@ json_t *eni_tune_past(const char *dir, const char *arm)
     char path[1200];
     json_t *entry, *sweep = NULL;
     snprintf(path, sizeof path, "%s/compare.json", dir);
-    json_t *past = json_load_file(path, 0, NULL);
+    json_t *past = eni_json_file(path, NULL);
     for (size_t i = 0; (entry = json_array_get(json_object_get(past, "arms"), i)) != NULL; i++)
         if (eni_json_says(entry, "name", arm)) sweep = json_object_get(entry, "sweep");
     sweep = json_is_array(sweep) ? json_incref(sweep) : json_array();
@@ -59,14 +58,15 @@ static double loss_of(const char *dir, const char *relative, bool *diverged_out)
     return *diverged_out ? NAN : loss;
 }
 
-void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, const char *cause)
+void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, en_status st,
+                  const char *cause)
 {
     json_t *run = json_pack("{s:f, s:s}", "value", value, "dir", relative);
     size_t at = 0;
-    bool has_diverged = strstr(cause, "not finite") != NULL; /* a loss, a gradient or a weight ended it */
-    eni_json_set_number(run, "loss", cause[0] == 0 ? loss_of(dir, relative, &has_diverged) : NAN);
+    bool has_diverged = st == EN_ENONFINITE; /* a loss, a gradient or a weight ended it */
+    eni_json_set_number(run, "loss", st == EN_OK ? loss_of(dir, relative, &has_diverged) : NAN);
     if (has_diverged) json_object_set_new(run, "diverged", json_true());
-    if (cause[0] != 0) json_object_set_new(run, "cause", json_string(cause));
+    if (st != EN_OK) json_object_set_new(run, "cause", json_string(cause[0] != 0 ? cause : "unknown"));
     while (number_of(json_array_get(sweep, at), "value") < value)
         at++;
     json_array_insert_new(sweep, at, run);

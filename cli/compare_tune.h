@@ -15,9 +15,10 @@ json_t *eni_tune_past(const char *dir, const char *arm);
 /* Whether the sweep has a run with this value. */
 bool eni_tune_has(const json_t *sweep, double value);
 
-/* Adds, in the order of values, the run in DIR/RELATIVE: its loss on held-out samples at the end (null: the run failed or
- * "diverged") and its cause of failure ("": it ended well). */
-void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, const char *cause);
+/* Adds, in the order of values, the run in DIR/RELATIVE, which ended with `st`: its loss on held-out samples at the end (null:
+ * the run failed or "diverged"), and the cause of a failure. */
+void eni_tune_add(json_t *sweep, double value, const char *dir, const char *relative, en_status st,
+                  const char *cause);
 
 /* Marks the run with the lowest loss as "chosen", the first of equals. False: all have failed or diverged. */
 bool eni_tune_choose(json_t *sweep, double *value_out);

@@ -134,16 +134,16 @@ static en_status conform(const eni_command_context *context, const char *spec, j
 }
 
 /* Every built-in strategy that has a reference. */
-typedef struct sweep {
+typedef struct conformed {
     const eni_command_context *context;
     json_t *all;
     bool agrees;
     en_status status;
-} sweep;
+} conformed;
 
 static void visit(void *user, const en_strategy *strategy, const char *path)
 {
-    sweep *s = user;
+    conformed *s = user;
     (void)path;
     if (s->status == EN_OK && eni_reference_find(strategy->name) != NULL)
         s->status = conform(s->context, strategy->name, s->all, &s->agrees);
@@ -152,7 +152,7 @@ static void visit(void *user, const en_strategy *strategy, const char *path)
 en_status eni_command_conform(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    sweep s = {.context = context, .all = c->json ? json_array() : NULL, .agrees = true};
+    conformed s = {.context = context, .all = c->json ? json_array() : NULL, .agrees = true};
     if (c->as != NULL && c->args.count != 1)
         return eni_fail(EN_EINVAL, "conform",
                         "--as says what one plugin claims to be, but %d are given; name one", c->args.count);

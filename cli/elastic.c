@@ -202,7 +202,7 @@ static en_status write_restarts(const elastic *e)
     size_t i;
     json_t *restart;
     snprintf(path, sizeof path, "%.1000s/result.json", e->config->out);
-    json_t *result = json_load_file(path, 0, NULL);
+    json_t *result = eni_json_file(path, NULL);
     if (result == NULL) return EN_OK;
     json_array_foreach(e->restarts, i, restart) json_object_del(restart, "broken_ns");
     json_object_set(result, "restarts", e->restarts);

@@ -1,5 +1,6 @@
 /* main.c - the program `entrain`: finds the sub-command, parses its flags, runs it. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "core/version.h"
 #include "plugin/hook.h"
 #include "remote/transfer.h"
+#include "runtime/control/control.h"
 
 typedef struct command {
     const char *name;
@@ -109,7 +111,9 @@ static int run_command(const command *c, int argc, char **argv)
         const eni_hook_guard_config guard = {config.hook_timeout_ns, report_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
+        eni_log_set_launcher((int)config.result_fd);
         const int signal_fd = is_sim ? -1 : eni_signals_open();
+        if (is_sim) signal(SIGXFSZ, SIG_IGN); /* core/signals.c does it for the others */
         eni_command_context context = {.config = &config,
                                        .plugin_dir = plugins,
                                        .hooks = hooks,
@@ -117,8 +121,10 @@ static int run_command(const command *c, int argc, char **argv)
                                        .argc = argc,
                                        .argv = argv,
                                        .version = eni_version};
-        code = eni_signals_exit_code(run_between(c, &config, &context), signal_fd);
+        const en_status st = run_between(c, &config, &context);
+        code = eni_signals_exit_code(st, signal_fd);
         close(signal_fd);
+        eni_end_write((int)config.result_fd, st);
         eni_hook_guard_end(hooks);
     }
     eni_config_fini(&config);

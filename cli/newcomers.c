@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,13 +94,10 @@ static en_status read_command(const eni_run_rank *example, worker_command *c)
 /* The worker leaves when we are gone. It has a process group of its own, so that Ctrl-C reaches us alone. */
 static pid_t start(const worker_command *c)
 {
-    const pid_t own = getpid(), pid = fork();
+    const pid_t pid = eni_signals_fork(SIGTERM);
     if (pid != 0) return pid;
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != own || chdir(c->folder) != 0) _exit(NOT_THERE);
+    if (chdir(c->folder) != 0) _exit(NOT_THERE);
     execv(c->program, c->word);
     _exit(NOT_EXECUTED);
 }

@@ -3,13 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
+
+_Static_assert((int)ENI_PROCESSES_MAX <= (int)ENI_AWAITED_MAX, "all are waited for at once");
 
 void eni_processes_release(void *shared, size_t shared_bytes)
 {
@@ -29,7 +29,7 @@ typedef struct waiting {
     const eni_processes *asked;
     void *shared;
     pid_t pid[ENI_PROCESSES_MAX]; /* 0: it has ended */
-    int started, left, log_fd;
+    int started, left;
     en_status st;
 } waiting;
 
@@ -62,59 +62,31 @@ static void note_end(waiting *w, int r, int status)
 static void await_all(waiting *w)
 {
     while (w->left > 0) {
-        const int before = w->left;
-        for (int r = 0; r < w->started; r++) {
-            int status;
-            if (w->pid[r] > 0 && waitpid(w->pid[r], &status, WNOHANG) == w->pid[r]) note_end(w, r, status);
-        }
-        if (w->left == 0 || w->left < before) continue;
-        if (w->st != EN_OK) /* the signal is still pending, and would end the wait at once */
-            poll(NULL, 0, 1);
-        else if (eni_signals_wait(w->asked->signal_fd, 1))
+        int r, status = W_EXITCODE(1, 0); /* if somebody else has reaped it */
+        /* a signal stays pending, and would end every later wait at once */
+        const int signal_fd = w->st == EN_OK ? w->asked->signal_fd : -1;
+        if (eni_signals_await_any(w->pid, w->started, signal_fd, INT64_MAX, &r, &status) == EN_EINTR)
             end_all(w, EN_EINTR);
+        else
+            note_end(w, r, status);
     }
-}
-
-/* Prints each message once, however many processes logged it. */
-static void print_messages(const waiting *w)
-{
-    char *line = NULL;
-    size_t room = 0;
-    FILE *file = fdopen(w->log_fd, "r");
-    eni_relay *relay = eni_alloc(sizeof *relay);
-    for (ssize_t n; file != NULL && relay != NULL && (n = getline(&line, &room, file)) > 0;) {
-        line[n - (line[n - 1] == '\n')] = 0;
-        (void)eni_relay_take(relay, line);
-    }
-    free(line);
-    eni_free(relay);
-    if (file == NULL)
-        close(w->log_fd);
-    else
-        fclose(file);
 }
 
 /* ---- starting ---- */
 
-_Noreturn static void become(const eni_process *self, const eni_processes *asked, pid_t parent, int log_fd)
+_Noreturn static void become(const eni_process *self, const eni_processes *asked, int log_fd)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(1);
     eni_log_set_launcher(log_fd);
     _exit(asked->main(self));
 }
 
 static void start_all(waiting *w, int log_in_fd)
 {
-    const pid_t parent = getpid();
     fflush(NULL);
     while (w->started < w->asked->n) {
-        const pid_t pid = fork();
+        const pid_t pid = eni_signals_fork(SIGKILL);
         if (pid == 0)
-            become(&(eni_process){w->asked->n, w->started, w->shared, w->asked->user}, w->asked, parent,
-                   log_in_fd);
+            become(&(eni_process){w->asked->n, w->started, w->shared, w->asked->user}, w->asked, log_in_fd);
         if (pid < 0) break;
         w->pid[w->started++] = pid;
         w->left++;
@@ -137,11 +109,15 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
         munmap(base, bytes);
         return eni_fail(EN_ENOMEM, processes->who, "cannot create a pipe: %s", strerror(errno));
     }
-    w.log_fd = ends[0];
     start_all(&w, ends[1]);
     close(ends[1]);
     await_all(&w);
-    print_messages(&w);
+    eni_relay *relay = eni_alloc(sizeof *relay);
+    if (relay != NULL)
+        eni_relay_take_all(relay, ends[0], NULL);
+    else
+        close(ends[0]);
+    eni_free(relay);
     if (w.st == EN_OK)
         *shared_out = w.shared;
     else

@@ -287,7 +287,7 @@ static en_status verify_replay(const sim_trial *t)
     char path[4200], params[ENI_DIGEST_HEX] = "";
     if (t->network != NULL) EN_TRY(eni_weights_digest(&t->network->job.schema, t->weights, params));
     snprintf(path, sizeof path, "%s/result.json", t->context->config->replay_order);
-    json_t *result = json_load_file(path, 0, NULL);
+    json_t *result = eni_json_file(path, NULL);
     const char *theirs = json_string_value(json_object_get(result, "params_sha256"));
     const bool is_equal = theirs != NULL && strcmp(theirs, params) == 0;
     json_decref(result);

@@ -5,14 +5,14 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/launcher/relay.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
@@ -31,17 +31,13 @@ static cpu_set_t cores_of(int place, int n)
     return own;
 }
 
-/* Runs between fork and exec: only async-signal-safe calls. An empty set of cores is refused, and all stay. */
-static void become(char **argv, pid_t parent, int log_fd, const cpu_set_t *cores)
+/* Between fork and exec. An empty set of cores is refused, and all stay. Its report is dropped: compare has its files. */
+static void become(char **argv, int report_fd, const cpu_set_t *cores)
 {
     (void)!sched_setaffinity(0, sizeof *cores, cores);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
-        dup2(log_fd, STDERR_FILENO) < 0)
+        fcntl(report_fd, F_SETFD, 0) != 0)
         _exit(126);
     execv(self, argv);
     _exit(127);
@@ -62,83 +58,63 @@ static char **command_of(char *const *flags)
     return argv;
 }
 
-en_status eni_simulation_start(const eni_config *run, int place, int n, eni_simulation *simulation_out)
+en_status eni_simulation_start(eni_simulations *s, int place, eni_config *run)
 {
-    const pid_t parent = getpid();
-    const cpu_set_t cores = cores_of(place, n);
+    const cpu_set_t cores = cores_of(place, s->n);
+    const int fd = memfd_create("entrain sim", MFD_CLOEXEC);
+    run->result_fd = fd;
     char **flags = eni_config_argv(run, ENI_SIM, "entrain"),
          **argv = flags == NULL ? NULL : command_of(flags);
-    const int log_fd = memfd_create("entrain sim", MFD_CLOEXEC);
-    const pid_t pid = log_fd < 0 || argv == NULL ? -1 : fork();
-    if (pid == 0) become(argv, parent, log_fd, &cores);
-    if (pid > 0)
-        *simulation_out = (eni_simulation){pid, log_fd};
-    else if (log_fd >= 0)
-        close(log_fd);
+    const pid_t pid = fd < 0 || argv == NULL ? -1 : eni_signals_fork(SIGKILL);
+    if (pid == 0) become(argv, fd, &cores);
     eni_free(argv);
     eni_free(flags);
-    return pid > 0 ? EN_OK : eni_fail(EN_EIO, "compare", "cannot start entrain sim: %s", strerror(errno));
+    if (pid < 0) {
+        const int cause = errno;
+        if (fd >= 0) close(fd);
+        return eni_fail(EN_EIO, "compare", "cannot start entrain sim: %s", strerror(cause));
+    }
+    s->pid[place] = pid;
+    s->report_fd[place] = fd;
+    return EN_OK;
 }
 
-/* Prints its messages; the first error, without time and speaker, is the cause. */
-static void take_messages(int log_fd, char cause_out[ENI_SIMULATION_CAUSE])
+static en_status take_end(eni_simulations *s, int place, int status, char cause_out[ENI_SIMULATION_CAUSE])
 {
-    enum { LEVEL_AT = 13 }; /* behind "12:00:01.123 " */
-    char *line = NULL;
-    size_t room = 0;
-    FILE *file = fdopen(log_fd, "r");
-    if (file == NULL) {
-        close(log_fd);
-        return;
-    }
-    rewind(file);
-    for (ssize_t n; (n = getline(&line, &room, file)) > 0;) {
-        line[n - (line[n - 1] == '\n')] = 0;
-        eni_log_print(line);
-        const char *text = strstr(line, ": ");
-        if (cause_out[0] == 0 && n > LEVEL_AT && line[LEVEL_AT] == 'E' && text != NULL)
-            snprintf(cause_out, ENI_SIMULATION_CAUSE, "%s", text + 2);
-    }
-    free(line);
-    fclose(file);
-}
-
-static void take_end(eni_simulation *simulation, int status, char cause_out[ENI_SIMULATION_CAUSE])
-{
+    en_status ended = EN_EPEER;
+    eni_relay *relay = eni_alloc(sizeof *relay);
+    s->pid[place] = 0;
     cause_out[0] = 0;
-    take_messages(simulation->log_fd, cause_out);
-    *simulation = (eni_simulation){0};
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        cause_out[0] = 0; /* its errors were not the end of it */
-    else if (WIFSIGNALED(status))
+    if (relay == NULL) return EN_ENOMEM;
+    eni_relay_take_all(relay, s->report_fd[place], &ended);
+    if (WIFSIGNALED(status))
         snprintf(cause_out, ENI_SIMULATION_CAUSE, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    else if (cause_out[0] == 0)
+    else if (ended != EN_OK && relay->first_error[0] == 0)
         snprintf(cause_out, ENI_SIMULATION_CAUSE, "ended with exit code %d", WEXITSTATUS(status));
+    else if (ended != EN_OK)
+        snprintf(cause_out, ENI_SIMULATION_CAUSE, "%.*s", ENI_SIMULATION_CAUSE - 1, relay->first_error);
+    eni_free(relay);
+    return WIFSIGNALED(status) ? EN_EPEER : ended;
 }
 
-en_status eni_simulations_wait(eni_simulation *simulations, int n, int signal_fd, int *which_out,
+en_status eni_simulations_wait(eni_simulations *s, int signal_fd, int *which_out, en_status *ended_out,
                                char cause_out[ENI_SIMULATION_CAUSE])
 {
-    enum { LOOK_MS = 5 };
-    while (!eni_signals_wait(signal_fd, LOOK_MS))
-        for (int i = 0; i < n; i++) {
-            int status = W_EXITCODE(127, 0); /* if somebody else has reaped it */
-            if (simulations[i].pid == 0 || waitpid(simulations[i].pid, &status, WNOHANG) == 0) continue;
-            take_end(&simulations[i], status, cause_out);
-            *which_out = i;
-            return EN_OK;
-        }
-    return EN_EINTR;
+    int status = W_EXITCODE(127, 0); /* if somebody else has reaped it */
+    if (eni_signals_await_any(s->pid, s->n, signal_fd, INT64_MAX, which_out, &status) == EN_EINTR)
+        return EN_EINTR;
+    *ended_out = take_end(s, *which_out, status, cause_out);
+    return EN_OK;
 }
 
-void eni_simulations_end(eni_simulation *simulations, int n)
+void eni_simulations_end(eni_simulations *s)
 {
-    for (int i = 0; i < n; i++) {
-        if (simulations[i].pid == 0) continue;
-        kill(simulations[i].pid, SIGKILL);
-        waitpid(simulations[i].pid, NULL, 0);
-        close(simulations[i].log_fd);
-        simulations[i] = (eni_simulation){0};
+    for (int i = 0; i < s->n; i++) {
+        if (s->pid[i] == 0) continue;
+        kill(s->pid[i], SIGKILL);
+        waitpid(s->pid[i], NULL, 0);
+        close(s->report_fd[i]);
+        s->pid[i] = 0;
     }
 }

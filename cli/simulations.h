@@ -9,22 +9,24 @@
 
 enum { ENI_SIMULATIONS_MAX = 16, ENI_SIMULATION_CAUSE = 512 };
 
-/* An `entrain sim`; zeroed: none. It dies with this process, and with it on Ctrl-C. */
-typedef struct eni_simulation {
-    pid_t pid;
-    int log_fd; /* a file of its messages */
-} eni_simulation;
+/* Those that run, by their place; zeroed: none. They die with this process, and with it on Ctrl-C. */
+typedef struct eni_simulations {
+    int n;                              /* places */
+    pid_t pid[ENI_SIMULATIONS_MAX];     /* 0: it is free */
+    int report_fd[ENI_SIMULATIONS_MAX]; /* a file of its reports (core/log.h, runtime/control/control.h) */
+} eni_simulations;
 
-/* Starts one with the flags of `run` (of `entrain sim`), on its share of the cores: the place-th of n. EN_EIO, EN_ENOMEM,
+/* Starts `entrain sim` with the flags of `run`, on the place's share of the cores. `run` is the child's own. EN_EIO, EN_ENOMEM,
  * logged. */
-en_status eni_simulation_start(const eni_config *run, int place, int n, eni_simulation *simulation_out);
+en_status eni_simulation_start(eni_simulations *simulations, int place, eni_config *run);
 
-/* Waits until one of n has ended, prints its messages and zeroes it. EN_OK: *which_out is its place, and its first error, or what
- * killed it, is in cause_out ("": it ended well). EN_EINTR: a signal is pending in signal_fd (-1: none), and they go on. */
-en_status eni_simulations_wait(eni_simulation *simulations, int n, int signal_fd, int *which_out,
-                               char cause_out[ENI_SIMULATION_CAUSE]);
+/* Waits until one has ended, prints its errors and warnings, and frees its place, *which_out. EN_EINTR: a signal is pending in
+ * signal_fd (-1: none), and they go on. *ended_out: its status, EN_EPEER if it has none; cause_out: its first error, or what
+ * killed it; "" if it ended well. */
+en_status eni_simulations_wait(eni_simulations *simulations, int signal_fd, int *which_out,
+                               en_status *ended_out, char cause_out[ENI_SIMULATION_CAUSE]);
 
 /* Ends all that are left, without their messages. */
-void eni_simulations_end(eni_simulation *simulations, int n);
+void eni_simulations_end(eni_simulations *simulations);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "cli/launcher/launch.h"
 #include "config/folders.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -26,7 +27,7 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/result.json", dir);
-    json_t *result = json_load_file(path, 0, NULL);
+    json_t *result = eni_json_file(path, NULL);
     *samples_s_out = json_number_value(json_object_get(result, "samples_per_s"));
     *step_out = json_number_value(json_object_get(result, "global_batch_size")) / *samples_s_out;
     json_decref(result);

@@ -400,8 +400,10 @@ en_status eni_config_become(eni_config *config, eni_program program)
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         const int own_row = eni_key_find_for(study, key->name, strlen(key->name));
-        if (eni_key_applies(key, program) && eni_keys[own_row].offset == key->offset)
+        if (eni_key_applies(key, program) && eni_keys[own_row].offset == key->offset) {
             config->origin[k] = config->origin[own_row]; /* a key may have a row for each program */
+            if (own_row != k) EN_TRY(eni_key_recheck(config, k));
+        }
         const bool is_of_runs = eni_key_applies(key, ENI_RUN) && !(key->flags & ENI_KEY_STUDY);
         if (is_of_runs && config->origin[k] == ENI_FROM_FLAG && !eni_key_applies(key, program))
             return eni_config_refuse(

@@ -140,7 +140,7 @@ typedef struct eni_config {
     int64_t precision;                                /* ENI_PRECISION_* */
     bool tf32, deterministic, graph;
     int64_t data_on_device; /* ENI_ON_DEVICE_* */
-    double bucket_cap_mb;   /* 2^20 bytes */
+    double bucket_cap_mb;   /* 2^20 bytes; 0: eni_job_bucket_cap */
     bool overlap;
 
     /* processes and hosts */
@@ -264,7 +264,7 @@ bool eni_config_is_given(const eni_config *config, const char *key);
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
 
 /* Makes the configuration of a study that of one of its runs, by `program` (ENI_RUN, ENI_SIM), with the program's own defaults.
- * EN_EINVAL, logged: a flag was given that its runs do not have. */
+ * EN_EINVAL, logged: a flag was given, or a value of it, that its runs do not have. */
 en_status eni_config_become(eni_config *config, eni_program program);
 
 /* Whether the text of the arm itself gave the key. */

@@ -111,9 +111,9 @@ static const char *check_straggler(const char *text)
     double factor;
     eni_slowdown slow;
     if (eni_straggler_parse(text, &rank, &factor)) return NULL;
-    return eni_slowdown_read(text, &slow) == NULL
-               ? "RANK:FACTOR, such as 1:3; all other stragglers are for virtual time, `entrain sim`"
-               : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
+    return eni_slowdown_read(text, &slow) == NULL ? "RANK:FACTOR, such as 1:3; all other stragglers are for "
+                                                    "virtual time (`entrain sim`, `compare --virtual`)"
+                                                  : "RANK:FACTOR with a factor of 1 to 1000, such as 1:3";
 }
 
 static const char *check_slowdown(const char *text)
@@ -158,7 +158,7 @@ static const char *check_net(const char *text)
     if (eni_net_parse(text, &rate, &delay)) return NULL;
     if (eni_net_links_check(text) == NULL)
         return "one rate and delay for all, such as rate:200MB,delay:50us; links by rank are for virtual "
-               "time, `entrain sim`";
+               "time (`entrain sim`, `compare --virtual`)";
     return "rate:RATE,delay:TIME, or either, such as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
            "(bytes a second) or bit, a delay in s, ms or us";
 }
@@ -473,8 +473,8 @@ const eni_key eni_keys[] = {
            "the order of additions in solo and ps-sync: ring gives the same bytes as a ring over TCP"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory between ranks on one host, or always TCP"),
-    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN | V, MATCH, NULL,
-         "the largest size of a gradient bucket, in MiB"),
+    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL|auto", TRAIN | V, MATCH, NULL,
+         "the largest size of a gradient bucket, in MiB; auto: 1, or 1/128 of a larger model, 32 at most"),
     BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
          "send buckets while backward still runs"),
 
@@ -557,10 +557,14 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS_OURS, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, R | O | S, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, R | W | A | S | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_slowdown, C, ENI_KEY_COMMAS | FIRST, "none",
+         "slows a rank down with seeded sleeps; may be repeated; with --virtual, also as `entrain sim --help` lists it"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_net_links_check, NULL, C, 0, "as it is",
+         "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit; with --virtual, also as `entrain sim --help` lists it"),
 
 #undef GROUP
 #define GROUP "comparison"
@@ -671,7 +675,7 @@ const eni_key eni_keys[] = {
         "an inherited socket that listens already"),
     INT("token-fd", NULL, token_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited descriptor with the job token"),
-    INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
+    INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P | V, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
     INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "start of this run by the launcher"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
@@ -710,7 +714,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_WORKER] = {"worker", "[FLAG ..]",
                     "One worker of a run: computes gradients and exchanges them by its strategy.", 0, 0, ""},
     [ENI_RANK] = {"a program (entrain/rank.h)", "", "A program of the user's as one worker of a run.", 0, 0,
-                  ""},
+                  "bucket-cap-mb=auto"},
     [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and updates them.", 0,
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",

@@ -99,6 +99,9 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
  * EN_EINVAL, logged; EN_ENOMEM. */
 en_status eni_key_set(eni_config *config, int key, const char *value, const char *place, int origin);
 
+/* Whether the value of a list or text, set by another program's row of the field, is one of this row. EN_EINVAL, logged. */
+en_status eni_key_recheck(const eni_config *config, int key);
+
 /* The value in "lr=0.1", and in "set.width=32", where it is "width=32"; NULL: there is none. */
 const char *eni_key_value_in(const eni_key *key, const char *text);
 

@@ -39,9 +39,11 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
     snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 
-static bool takes_new(const eni_key *key)
+/* The word that stands for a number: of "N|new" (ENI_RANK_NEW), "REAL|auto" (0). Or NULL. */
+static const char *word_of(const eni_key *key)
 {
-    return key->words != NULL && strcmp(key->words, "N|new") == 0;
+    const char *bar = key->words == NULL ? NULL : strchr(key->words, '|');
+    return bar != NULL && (key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL) ? bar + 1 : NULL;
 }
 
 static en_status set_number(const eni_key *key, const char *value, const char *place, void *out)
@@ -53,6 +55,7 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
                  [ENI_KEY_REAL] = {"a number", "", "is not a finite number", 1},
                  [ENI_KEY_TIME] = {"a time", "s", "is not a time such as 500ms or 5s", 1e9},
                  [ENI_KEY_AMOUNT] = {"samples", "", "is not an amount such as 20000 or 10epochs", 1}};
+    const char *word = word_of(key);
     char range[96], remedy[128];
     double real = 0;
     int64_t whole = 0;
@@ -65,11 +68,17 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
                                                          : (double)whole) /
                           kinds[key->type].of_unit;
     eni_key_range(key, kinds[key->type].unit, range, sizeof range);
-    snprintf(remedy, sizeof remedy, "%s %s%s", kinds[key->type].what, range,
-             key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs" : "");
+    snprintf(remedy, sizeof remedy, "%s %s%s%s", kinds[key->type].what, range,
+             key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs"
+             : word != NULL              ? ", or "
+                                         : "",
+             word != NULL ? word : "");
     if (*value == '\0') return refuse(place, value, "is empty", remedy);
-    if (key->type == ENI_KEY_INT && takes_new(key) && strcmp(value, "new") == 0) {
-        *(int64_t *)out = ENI_RANK_NEW;
+    if (word != NULL && strcmp(value, word) == 0) {
+        if (key->type == ENI_KEY_INT)
+            *(int64_t *)out = ENI_RANK_NEW;
+        else
+            *(double *)out = 0;
         return EN_OK;
     }
     const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
@@ -195,6 +204,20 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
     return st;
 }
 
+en_status eni_key_recheck(const eni_config *config, int index)
+{
+    const eni_key *key = &eni_keys[index];
+    char place[64];
+    const void *value = field_of(config, key);
+    const eni_list *list = key->type == ENI_KEY_LIST ? value : &(eni_list){(char **)(uintptr_t)value, 1};
+    if (key->check == NULL || !eni_key_has_value(config, key)) return EN_OK;
+    snprintf(place, sizeof place, "--%s", key->name);
+    for (int i = 0; i < list->count; i++)
+        if (key->check(list->item[i]) != NULL)
+            return refuse(place, list->item[i], "is invalid", key->check(list->item[i]));
+    return EN_OK;
+}
+
 /* Whether a value of 0 means unset, if the range begins with 1: a file may have `steps: 0`, as config.yaml does; a flag may
  * not. */
 static bool is_unset(const eni_key *key, const char *value, int origin)
@@ -265,10 +288,13 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     switch (key->type) {
     case ENI_KEY_BOOL: return *(const bool *)from ? "on" : "off";
     case ENI_KEY_INT:
-        if (takes_new(key) && *(const int64_t *)from == ENI_RANK_NEW) return "new";
+        if (word_of(key) != NULL && *(const int64_t *)from == ENI_RANK_NEW) return word_of(key);
         snprintf(room, 64, "%" PRId64, *(const int64_t *)from);
         return room;
-    case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;
+    case ENI_KEY_REAL:
+        if (word_of(key) != NULL && *(const double *)from == 0) return word_of(key);
+        eni_format_real(*(const double *)from, room, 64);
+        return room;
     case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
     case ENI_KEY_AMOUNT: eni_format_amount(*(const int64_t *)from, room, 64); return room;
     case ENI_KEY_TIME: eni_format_duration(*(const int64_t *)from, room, 64); return room;

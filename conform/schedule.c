@@ -31,6 +31,7 @@ typedef struct trial {
     eni_slowdown slow[ENI_PAPER_RANKS];
     int64_t leave_ns[ENI_PAPER_RANKS];
     eni_sim_config sim;
+    eni_net_link link;
     const char *options, *reference_options;
     eni_buckets *buckets;
     eni_recording recording;
@@ -134,14 +135,14 @@ static void draw_times(trial *t)
                                    {.kind = ENI_LAW_PARETO, .mean_ns = ENI_MILLI, .spread = 2.2}};
     static const int64_t latencies[] = {0, 20 * ENI_MICRO, ENI_MILLI};
     static const double rates[] = {0, 1e9, 2e6};
-    sim->compute.law = laws[below(t, 4)];
-    sim->compute.slow = t->slow;
+    sim->compute = (eni_sim_compute){.laws = &laws[below(t, 4)], .nlaws = 1, .slow = t->slow};
     for (int i = 0; i < sim->nranks; i++)
         if (below(t, 4) == 0)
             t->slow[sim->compute.nslow++] =
                 (eni_slowdown){.kind = ENI_SLOW_ALWAYS, .lo = i, .hi = i, .factor = between(t, 1, 6)};
-    sim->network.latency_ns = latencies[below(t, 3)];
-    sim->network.bytes_per_s = rates[below(t, 3)];
+    t->link.delay_ns = latencies[below(t, 3)];
+    t->link.bytes_per_s = rates[below(t, 3)];
+    sim->network = (eni_sim_network){.links = &t->link, .nlinks = 1};
     if (!t->recording.claims || sim->nranks == 1 || below(t, 3) > 0) return;
     for (int i = 0; i < sim->nranks; i++)
         t->leave_ns[i] = INT64_MAX;

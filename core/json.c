@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -27,20 +27,41 @@ void eni_json_fail(eni_json *reader, const char *fmt, ...)
     if (reader->who != NULL) eni_error(reader->who, "%s: %s", reader->path, reader->why);
 }
 
+/* From another file than a regular one nothing is read: a pipe would wait for its writer. The descriptor is taken. */
+static json_t *load(int fd, size_t flags, json_error_t *error_out)
+{
+    struct stat is;
+    json_error_t error = {.text = "it is not a regular file"};
+    const bool is_regular = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode);
+    if (fd < 0) snprintf(error.text, sizeof error.text, "%s", strerror(errno));
+    json_t *value = is_regular ? json_loadfd(fd, flags, &error) : NULL;
+    if (fd >= 0) close(fd);
+    if (error_out != NULL) *error_out = error;
+    return value;
+}
+
+static const int how = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
+
+json_t *eni_json_file(const char *path, json_error_t *error_out)
+{
+    return load(open(path, how), 0, error_out);
+}
+
 json_t *eni_json_load(eni_json *reader)
 {
     if (reader->status != EN_OK) return NULL;
-    FILE *file = eni_file_open(reader->path, "r");
-    if (file == NULL) {
+    const int fd = open(reader->path, how);
+    if (fd < 0) {
         reader->status = errno == ENOENT ? EN_ENOENT : EN_EIO;
         eni_error(reader->who, "cannot open %s: %s", reader->path, strerror(errno));
         return NULL;
     }
     json_error_t error;
-    json_t *value = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    fclose(file);
+    json_t *value = load(fd, JSON_REJECT_DUPLICATES, &error);
     if (json_is_object(value)) return value;
-    if (value == NULL)
+    if (value == NULL && error.line == 0)
+        eni_json_fail(reader, "%s", error.text);
+    else if (value == NULL)
         eni_json_fail(reader, "line %d is not JSON: %s", error.line, error.text);
     else
         eni_json_fail(reader, "expected one JSON object {…}");
@@ -62,10 +83,7 @@ json_t *eni_json_parse(eni_json *reader, const char *text, size_t length)
 
 json_t *eni_json_load_at(int folder, const char *name)
 {
-    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    json_t *value = fd < 0 ? NULL : json_loadfd(fd, 0, NULL);
-    if (fd >= 0) close(fd);
-    return value;
+    return load(openat(folder, name, how | O_NOFOLLOW), 0, NULL);
 }
 
 void eni_json_at(eni_json *reader, const char *fmt, ...)

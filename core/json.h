@@ -96,11 +96,15 @@ typedef struct eni_json {
  * caller owns the value (json_decref). */
 json_t *eni_json_load(eni_json *reader);
 
+/* Parses an optional file: NULL if it is absent or not JSON. No call of this header reads other files than regular ones, from
+ * which it might have to wait. *error_out (may be NULL) has the cause. */
+json_t *eni_json_file(const char *path, json_error_t *error_out);
+
+/* The same for a file in an open folder, and NULL for a symbolic link. */
+json_t *eni_json_load_at(int folder, const char *name);
+
 /* Parses an object from memory: a line of a .jsonl file, metadata. */
 json_t *eni_json_parse(eni_json *reader, const char *text, size_t length);
-
-/* Parses an optional file in an open folder: NULL if it is absent, a symbolic link or not JSON. */
-json_t *eni_json_load_at(int folder, const char *name);
 
 /* Records a failure of the file: "PATH: <text>". Only the first is kept and logged. */
 void eni_json_fail(eni_json *reader, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -57,10 +57,10 @@ void eni_log_set_launcher(int fd)
 }
 
 /* Shorter than PIPE_BUF, so the pipe takes all of it or nothing. */
-static bool tell_launcher(const char *subsystem, const char *line, int text_at)
+static bool tell_launcher(int level, const char *subsystem, const char *line, int text_at)
 {
     char told[1500];
-    const int n = snprintf(told, sizeof told, "log %d %.60s %s\n", text_at, subsystem, line);
+    const int n = snprintf(told, sizeof told, "log %d %d %.60s %s\n", level, text_at, subsystem, line);
     return write(log_state.launcher_fd, told, (size_t)n) == n;
 }
 
@@ -92,7 +92,7 @@ static void write_line(int level, const char *subsystem, const char *text)
                      has_subsystem || log_state.who[0] != 0 ? ": " : "");
     const int text_at = n;
     snprintf(line + n, sizeof line - (size_t)n, "%s", text);
-    if (!is_reported || !tell_launcher(subsystem, line, text_at)) eni_log_print(line);
+    if (!is_reported || !tell_launcher(level, subsystem, line, text_at)) eni_log_print(line);
 }
 
 /* Keeps an error; returns where the line goes. */

@@ -31,7 +31,7 @@ void eni_log_set_level(int level);
 void eni_log_set_who(const char *who);
 
 /* From now on errors and warnings go to a launcher through this pipe; it prints what several processes report only
- * once. A line is "log N SUBSYSTEM LINE", N being where LINE's text begins. A line that does not fit into the pipe
+ * once. A line is "log LEVEL N SUBSYSTEM LINE", N being where LINE's text begins. A line that does not fit into the pipe
  * goes to stderr. -1: everything to stderr. */
 void eni_log_set_launcher(int fd);
 

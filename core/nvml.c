@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -396,12 +395,9 @@ enum { TIMEOUT_S = 60 }; /* loading a driver takes seconds */
 
 en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd)
 {
-    const pid_t own = getpid(), pid = fork();
+    const pid_t pid = eni_signals_fork(SIGKILL);
     int status = 0;
-    if (pid == 0) {
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(EN_EIO);
-        _exit(ask(user));
-    }
+    if (pid == 0) _exit(ask(user));
     if (pid < 0)
         return eni_fail(EN_EIO, "gpus", "cannot fork a process to query the GPUs: %s", strerror(errno));
     const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);

@@ -1,4 +1,4 @@
-/* signals.c - signals as a descriptor, waiting for a child, and exit codes. */
+/* signals.c - signals as a descriptor, children, and exit codes. */
 #include "core/signals.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -23,6 +24,13 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
+static void fill_requests(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGUSR2);
+}
+
 int eni_signals_open(void)
 {
     static const int ends[] = {SIGINT, SIGHUP};
@@ -35,9 +43,8 @@ int eni_signals_open(void)
     sigaddset(&set, SIGTERM);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (!is_ignored(ends[i])) sigaddset(&set, ends[i]);
-    blocked = set;
-    sigaddset(&blocked, SIGUSR1);
-    sigaddset(&blocked, SIGUSR2);
+    fill_requests(&blocked);
+    sigorset(&blocked, &blocked, &set);
     sigprocmask(SIG_SETMASK, &blocked, NULL);
     signal(SIGCHLD, SIG_DFL); /* if ignored, exit codes of children are lost */
     signal(SIGPIPE, SIG_IGN);
@@ -48,26 +55,51 @@ int eni_signals_open(void)
 int eni_signals_wishes(void)
 {
     sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGUSR2);
+    fill_requests(&set);
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+pid_t eni_signals_fork(int at_our_end)
+{
+    const pid_t own = getpid(), pid = fork();
+    if (pid != 0) return pid;
+    sigset_t requests;
+    fill_requests(&requests);
+    sigprocmask(SIG_SETMASK, &requests, NULL);
+    (void)prctl(PR_SET_PDEATHSIG, at_our_end);
+    if (getppid() != own) raise(at_our_end); /* it has ended before the kernel knew */
+    return 0;
+}
+
+en_status eni_signals_await_any(const pid_t *children, int n, int signal_fd, int64_t deadline_ns,
+                                int *which_out, int *status_out)
+{
+    struct pollfd watched[ENI_AWAITED_MAX + 1] = {{signal_fd, POLLIN, 0}};
+    int most_ms = 1000;
+    pid_t taken = 0;
+    en_status st = EN_OK;
+    for (int i = 0; i < n; i++) {
+        const int pidfd = children[i] > 0 ? (int)syscall(SYS_pidfd_open, children[i], 0) : -1;
+        watched[i + 1] = (struct pollfd){pidfd, POLLIN, 0};
+        if (children[i] > 0 && pidfd < 0) most_ms = LOOK_MS;
+    }
+    for (;;) {
+        for (int i = 0; i < n && taken == 0; i++)
+            if (children[i] > 0 && (taken = waitpid(children[i], status_out, WNOHANG)) != 0) *which_out = i;
+        const int left = eni_ms_left(deadline_ns, most_ms);
+        if (taken == 0) st = watched[0].revents != 0 ? EN_EINTR : left <= 0 ? EN_ETIMEOUT : EN_OK;
+        if (taken != 0 || st != EN_OK) break;
+        poll(watched, (nfds_t)n + 1, left);
+    }
+    for (int i = 1; i <= n; i++)
+        if (watched[i].fd >= 0) close(watched[i].fd);
+    return taken < 0 ? EN_EIO : st;
 }
 
 en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out)
 {
-    const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
-    struct pollfd watched[] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-    en_status st = EN_OK;
-    pid_t taken;
-    while ((taken = waitpid(child, status_out, WNOHANG)) == 0) {
-        const int left = eni_ms_left(deadline_ns, pidfd >= 0 ? 1000 : LOOK_MS);
-        st = watched[1].revents != 0 ? EN_EINTR : left <= 0 ? EN_ETIMEOUT : EN_OK;
-        if (st != EN_OK) break;
-        poll(watched, 2, left);
-    }
-    if (pidfd >= 0) close(pidfd);
-    return taken < 0 ? EN_EIO : st;
+    int which;
+    return eni_signals_await_any(&child, 1, signal_fd, deadline_ns, &which, status_out);
 }
 
 bool eni_signals_wait(int signal_fd, int wait_ms)

@@ -1,4 +1,4 @@
-/* version.h - this program's version. All ranks of a run must have the same one.
+/* version.h - this program's version, for records: what must be equal in a run are protocol numbers (runtime/spec/run_spec.h).
  *
  * Only the programs' main files include it: the build writes the definition (cmake/version.cmake) and links it into
  * them alone, so that a commit does not relink every library and test. */

@@ -12,6 +12,7 @@
 #include "models/node.h"
 #include "models/registry.h"
 #include "ops/device.h"
+#include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "rank/save.h"
 #include "runtime/spec/strategies.h"
@@ -187,10 +188,10 @@ en_status eni_job_open(eni_rank *rank, const eni_config *c, const char *plugins)
     return find_strategy(rank, c, plugins);
 }
 
-static en_status choose_statistics(eni_rank *rank, const eni_config *c)
+en_status eni_job_statistics(eni_job *job, const eni_config *c, int32_t nranks)
 {
-    eni_job *job = &rank->job;
     const uint32_t flags = job->strategy->flags;
+    const size_t nstates = (size_t)nranks * (size_t)c->accumulate;
     uint64_t n = 0;
     job->bn_stats = c->bn_stats;
     (void)eni_bn_stats_parse(job->bn_stats, &job->is_mean, &n); /* checked with the command */
@@ -209,14 +210,16 @@ static en_status choose_statistics(eni_rank *rank, const eni_config *c)
                         "over them; use --bn-stats=rank0 or recompute:N",
                         job->strategy->name);
     if (is_apart) return EN_OK; /* a checkpoint is refused (save.c) */
-    job->states = eni_alloc_array((size_t)rank->world.nranks * (size_t)c->accumulate * job->schema.nstate,
-                                  sizeof *job->states);
+    if (nstates > ENI_MEAN_MAX)
+        return eni_fail(EN_EINVAL, "job", "--bn-stats=mean: it is a mean over at most %d ranks; use rank0",
+                        ENI_MEAN_MAX);
+    job->states = eni_alloc_array(nstates * job->schema.nstate, sizeof *job->states);
     return job->states == NULL ? EN_ENOMEM : EN_OK;
 }
 
 en_status eni_job_check(eni_rank *rank, const eni_config *c)
 {
-    EN_TRY(choose_statistics(rank, c));
+    EN_TRY(eni_job_statistics(&rank->job, c, rank->world.nranks));
     return eni_job_files(rank, c);
 }
 
@@ -264,12 +267,19 @@ en_status eni_job_share(eni_rank *rank, const eni_config *c, uint64_t train_samp
     return EN_OK;
 }
 
+uint64_t eni_job_bucket_cap(const en_schema *schema, const eni_config *c)
+{
+    const uint64_t least = 1 << 20, most = 32 << 20, part = schema->count * sizeof(float) / 128;
+    if (c->bucket_cap_mb > 0) return (uint64_t)(c->bucket_cap_mb * 1048576);
+    return part < least ? least : part > most ? most : part;
+}
+
 en_status eni_job_complete(eni_rank *rank, const eni_config *c)
 {
     const en_schema *schema = &rank->job.schema;
     EN_TRY(eni_job_optimizer(&rank->job, c));
-    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
-                           (uint64_t)(c->bucket_cap_mb * 1048576), &rank->job.buckets));
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count, eni_job_bucket_cap(schema, c),
+                           &rank->job.buckets));
     if (!rank->is_newcomer) EN_TRY(eni_resume_find(rank));
     return eni_save_check(rank);
 }

@@ -43,6 +43,9 @@ en_status eni_job_network(eni_job *job, const eni_config *config);
 /* The data set's options, for eni_dataset_open. The texts are those of config. */
 eni_data_options eni_job_data(const eni_job *job, const eni_config *config);
 
+/* --bn-stats, once the network is there: bn_stats, is_mean, is_recomputed, states. */
+en_status eni_job_statistics(eni_job *job, const eni_config *config, int32_t nranks);
+
 /* Whether ranks claim their micro-batches (is_claiming), and how many a step has (accumulate); the strategy is
  * known. is_alone: one rank without a store. *may_out: whether the strategy could claim. */
 en_status eni_job_assign(eni_job *job, const eni_config *config, int32_t nranks, bool is_alone,
@@ -53,6 +56,12 @@ en_status eni_job_plan(eni_job *job, const eni_config *config, uint64_t train_sa
 
 /* Optimizer, parameter groups, rates and their schedule. */
 en_status eni_job_optimizer(eni_job *job, const eni_config *config);
+
+/* The options of its records; leaves argc and argv. */
+void eni_job_records(const eni_config *config, eni_record_options *out);
+
+/* The largest bucket, in bytes: what the command says, or, with auto, what the model needs to have few enough buckets. */
+uint64_t eni_job_bucket_cap(const en_schema *schema, const eni_config *config);
 
 /* An amount of the command, in samples: the plan knows how many an epoch has. */
 static inline uint64_t eni_job_samples(const eni_job *job, int64_t amount)

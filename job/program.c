@@ -91,7 +91,7 @@ static en_status fail(en_rank *self, en_status st)
     (void)eni_run_end(rank, st);
     eni_rank_give_up(rank, st);
     atomic_store(&rank->ended, (int)st);
-    eni_end_write((int)self->config.result_fd);
+    eni_end_write((int)self->config.result_fd, st);
     return st;
 }
 
@@ -410,6 +410,54 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     return eni_schema_digest(s, self->rank.job.schema_sha256);
 }
 
+/* Tensors with the same rates are a group; the first group has the run's. */
+static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_model_tensor *tensor)
+{
+    eni_param_groups *groups = job->groups;
+    const eni_param_group asked = rates == NULL
+                                      ? groups->group[0]
+                                      : (eni_param_group){rates->lr_factor, rates->weight_decay};
+    uint32_t g = 0;
+    if (!(asked.lr_factor >= 0 && asked.lr_factor <= 1e6f && asked.weight_decay >= 0 &&
+          asked.weight_decay <= 1e6f))
+        return eni_fail(EN_EINVAL, "rank", "tensor %s has lr_factor %g and weight_decay %g: give 0 to 1e6",
+                        tensor->name, (double)asked.lr_factor, (double)asked.weight_decay);
+    while (g < groups->ngroups && (groups->group[g].lr_factor != asked.lr_factor ||
+                                   groups->group[g].weight_decay != asked.weight_decay))
+        g++;
+    if (g == ENI_PARAM_GROUPS_MAX || !eni_groups_add(groups, tensor->offset, g))
+        return eni_fail(EN_EINVAL, "rank",
+                        "tensor %s has rates of its own beyond %d different ones, or %d changes between "
+                        "tensors: give more tensors the same rates",
+                        tensor->name, ENI_PARAM_GROUPS_MAX - 1, ENI_GROUP_EDGES);
+    groups->group[g] = asked;
+    if (g == groups->ngroups) groups->ngroups++;
+    return EN_OK;
+}
+
+static en_status take_rates(en_rank *self, const en_rank_options *o)
+{
+    eni_job *job = &self->rank.job;
+    const size_t with_rates = offsetof(en_rank_tensor, rates) + sizeof(en_rank_rates *);
+    const uint32_t n = o->tensors[0].size >= with_rates ? o->ntensors : 0;
+    uint32_t first = 0;
+    while (first < n && tensor_at(o, first)->rates == NULL)
+        first++;
+    if (first == n) return EN_OK;
+    if (self->config.decay != ENI_DECAY_ALL)
+        return eni_fail(EN_EINVAL, "rank",
+                        "tensor %s has rates of its own: omit decay=weights, and give each tensor its rates",
+                        job->schema.tensors[first].name);
+    job->groups = eni_groups_new();
+    if (job->groups == NULL) return EN_ENOMEM;
+    job->groups->ngroups = 1;
+    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
+    for (uint32_t t = 0; t < n; t++)
+        EN_TRY(take_group(job, tensor_at(o, t)->rates, &job->schema.tensors[t]));
+    job->hyper.groups = job->groups;
+    return EN_OK;
+}
+
 /* Whether the program's own optimizer can run. */
 static en_status check_steps(const en_rank *self)
 {
@@ -469,7 +517,8 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_check(rank, &self->config));
     describe(self);
     EN_TRY(eni_job_share(rank, &self->config, o->train_samples));
-    return eni_job_complete(rank, &self->config);
+    EN_TRY(eni_job_complete(rank, &self->config));
+    return take_rates(self, o);
 }
 
 /* ---- opening ---- */
@@ -611,7 +660,7 @@ en_status en_rank_open(const en_rank_options *options, const char *const *settin
         *rank_out = self;
         return EN_OK;
     }
-    eni_end_write((int)self->config.result_fd);
+    eni_end_write((int)self->config.result_fd, st);
     free_all(self);
     return st;
 }
@@ -808,7 +857,7 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd);
+    eni_end_write((int)rank->config.result_fd, EN_OK);
     return left(rank, EN_OK);
 }
 

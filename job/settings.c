@@ -33,11 +33,11 @@ static en_status add_config_key(void *user, const char *key, const char *value, 
 }
 
 /* The flags' part of the run spec: these must be equal on all ranks. */
-static en_status tell_flags(const eni_config *c, const char *version, eni_join_options *out)
+static en_status tell_flags(const eni_config *c, eni_join_options *out)
 {
     out->spec = eni_alloc(sizeof *out->spec);
     if (out->spec == NULL) return EN_ENOMEM;
-    EN_TRY(eni_run_spec_add_build(out->spec, version));
+    EN_TRY(eni_run_spec_add_protocol(out->spec));
     return eni_config_each_match(c, add_config_key, out->spec);
 }
 
@@ -72,13 +72,12 @@ static void tell_exchange(const eni_config *c, eni_exchange_options *out)
                                   .allreduce = allreduce[c->allreduce],
                                   .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL,
                                   .sum_order = (eni_sum_order)c->sum_order,
-                                  .bucket_cap_mb = c->bucket_cap_mb,
                                   .groups = c->groups,
                                   .is_check = c->check};
     if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns);
 }
 
-static void tell_records(const eni_config *c, eni_record_options *out)
+void eni_job_records(const eni_config *c, eni_record_options *out)
 {
     const bool is_own = c->tensorboard != NULL && strcmp(c->tensorboard, "auto") == 0;
     *out = (eni_record_options){.out = c->out,
@@ -106,11 +105,11 @@ en_status eni_job_tell(eni_rank *rank, const eni_config *c)
     eni_save_options *saving = &rank->saving.asked;
     tell_join(c, &rank->asked);
     tell_exchange(c, &rank->exchange.asked);
-    tell_records(c, &rank->records.asked);
+    eni_job_records(c, &rank->records.asked);
     *saving =
         (eni_save_options){.resume = c->resume, .may_replace = c->overwrite && c->checkpoint_dir == NULL};
     if (eni_out_checkpoints(c, saving->dir, sizeof saving->dir) != EN_OK) saving->dir[0] = 0;
-    return tell_flags(c, rank->version, &rank->asked);
+    return tell_flags(c, &rank->asked);
 }
 
 /* ---- files and folders ---- */

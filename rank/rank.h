@@ -157,7 +157,7 @@ typedef struct eni_rank_token {
 
 struct eni_rank {
     eni_join_options asked;
-    const char *version;    /* of this program: all ranks' must be equal */
+    const char *version;    /* of this program, for records */
     eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
     /* EN_OK, or the reason for which every wait ends: EN_EINTR of `shutdown`, else the member's. */
     atomic_int ended;

@@ -93,11 +93,11 @@ static char *report_of_this_rank(const eni_rank *self)
 }
 
 /* The evaluation of the final model, and the result of the curve. */
-typedef struct judgement {
+typedef struct evaluated {
     double loss, accuracy; /* on the test set; a regression has no accuracy */
     bool is_there;
     eni_curve_end curve;
-} judgement;
+} evaluated;
 
 /* ---- the run's result ---- */
 
@@ -212,7 +212,6 @@ static void add_presence(const eni_rank *self, json_t *result)
 {
     static const char *const ends[] = {[ENI_CAME] = "came", [ENI_LOST] = "lost", [ENI_WENT] = "left"};
     const eni_stats *t = &self->records.stats;
-    json_t *list = json_array();
     for (int r = 0; r < self->world.nranks && eni_rank_has_seats(self); r++) {
         double from = 0, to = (double)t->train_ns * 1e-9;
         const char *end = "stayed";
@@ -226,11 +225,8 @@ static void add_presence(const eni_rank *self, json_t *result)
             else
                 to = at, end = ends[p.kind];
         }
-        json_array_append_new(
-            list, json_pack("{s:i, s:f, s:f, s:s}", "rank", r, "from_s", from, "to_s", to, "end", end));
+        eni_facts_present(result, r, from, to, end);
     }
-    if (json_array_size(list) > 0) json_object_set(result, "presence", list);
-    json_decref(list);
 }
 
 static void add_per_worker(const eni_rank *self, const eni_facts *facts, json_t *result)
@@ -394,7 +390,7 @@ static void print_bubble(const json_t *result)
     printf("\n");
 }
 
-static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
+static void print_last_lines(const eni_rank *self, const evaluated *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
     const eni_target *target = &self->records.asked.target;
@@ -441,7 +437,7 @@ static void add_measuring(const eni_rank *self, const json_t *reports, json_t *r
 }
 
 /* Rank 0: what it knows of the outcome, but not the samples. */
-static void tell_outcome(const eni_rank *self, const json_t *reports, const judgement *last, eni_facts *facts)
+static void tell_outcome(const eni_rank *self, const json_t *reports, const evaluated *last, eni_facts *facts)
 {
     facts->reports = reports;
     facts->store = store_report(self, reports);
@@ -455,7 +451,7 @@ static void tell_outcome(const eni_rank *self, const json_t *reports, const judg
     facts->accuracy = last->accuracy;
 }
 
-static en_status fill_result(eni_rank *self, json_t *reports, const judgement *last, json_t *result)
+static en_status fill_result(eni_rank *self, json_t *reports, const evaluated *last, json_t *result)
 {
     eni_facts facts = facts_of(self);
     tell_outcome(self, reports, last, &facts);
@@ -473,7 +469,7 @@ static en_status fill_result(eni_rank *self, json_t *reports, const judgement *l
 }
 
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
-static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
+static en_status conclude(eni_rank *self, json_t *reports, const evaluated *last)
 {
     if (self->records.asked.save != NULL)
         EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema,
@@ -510,7 +506,7 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
 }
 
 /* The curve and the final model: on the test set, even if the curve is of another one. */
-static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
+static en_status evaluate_all(eni_rank *self, uint64_t version, evaluated *j)
 {
     const float *flat = eni_rank_flat(self, ENI_SLOT_EVAL);
     const eni_copy_note last = {.samples = self->job.plan.samples,
@@ -548,9 +544,9 @@ static en_status check_weights(const eni_rank *self, const json_t *reports)
 }
 
 /* NAN if the user does not wait for it. */
-static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
+static en_status evaluate_last(eni_rank *self, uint64_t version, evaluated *j)
 {
-    *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
+    *j = (evaluated){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
     if (eni_shutdown_is_asked(self->shutdown) || self->trainer.ops->evaluate == NULL) return EN_OK;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "evaluation");
     const en_status st = evaluate_all(self, version, j);
@@ -560,7 +556,7 @@ static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 en_status eni_result(eni_rank *self)
 {
     eni_blobs blobs = {0};
-    judgement last;
+    evaluated last;
     int64_t begin = eni_now_ns();
     eni_host_counters now;
     uint32_t slot;

@@ -144,6 +144,14 @@ void eni_facts_samples(json_t *o, double computed, double applied, double droppe
                       {"samples_dropped", (uint64_t)dropped});
 }
 
+void eni_facts_present(json_t *result, int rank, double from_s, double to_s, const char *end)
+{
+    if (json_object_get(result, "presence") == NULL) json_object_set_new(result, "presence", json_array());
+    json_array_append_new(
+        json_object_get(result, "presence"),
+        json_pack("{s:i, s:f, s:f, s:s}", "rank", rank, "from_s", from_s, "to_s", to_s, "end", end));
+}
+
 static void add_results(const eni_facts *f, json_t *result)
 {
     const eni_stats *t = f->stats;

@@ -48,6 +48,9 @@ double eni_facts_sum(const json_t *reports, const char *key);
 /* Samples of one rank, or of all. */
 void eni_facts_samples(json_t *o, double computed, double applied, double dropped);
 
+/* A rank that took part, in a run whose ranks come and go: from when to when on the training clock, and how it ended. */
+void eni_facts_present(json_t *result, int rank, double from_s, double to_s, const char *end);
+
 /* result.json in `dir` appears complete, or not at all. EN_EIO, logged. */
 en_status eni_facts_write(const char *dir, const json_t *result);
 

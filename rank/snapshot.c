@@ -66,7 +66,7 @@ static en_status gather_states(eni_rank *self)
 }
 
 /* Means, with --bn-stats=mean, of floats that are not each rank's own; all else is rank 0's, as are numbers of batches. */
-static void mean_of_states(eni_job *job)
+void eni_snapshot_mean_of_states(eni_job *job)
 {
     const int n = (int)job->plan.world;
     const float *src[ENI_MEAN_MAX];
@@ -90,7 +90,7 @@ static en_status judge_states(eni_rank *self)
 {
     if (self->job.states == NULL) return EN_OK;
     EN_TRY(gather_states(self));
-    mean_of_states(&self->job);
+    eni_snapshot_mean_of_states(&self->job);
     return EN_OK;
 }
 

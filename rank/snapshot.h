@@ -32,6 +32,10 @@ uint64_t eni_snapshots_left_out(const eni_rank *self);
  * ranks must call it at the same step. */
 en_status eni_snapshot(eni_rank *self);
 
+/* --bn-stats=mean: job.state becomes the mean of job.states. */
+struct eni_job;
+void eni_snapshot_mean_of_states(struct eni_job *job);
+
 /* The present running statistics to evaluate them with, into job.state at rank 0. With --bn-stats=mean all
  * ranks call it together. */
 en_status eni_snapshot_state(eni_rank *self);

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,18 +67,13 @@ typedef struct child {
 } child;
 
 /* Between fork and exec: only async-signal-safe calls. */
-static void become(const char *path, char **argv, pid_t parent, int answer_fd, int order_fd)
+static void become(const char *path, char **argv, int answer_fd, int order_fd)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);            /* Ctrl-C goes to the command, which decides what follows */
     signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop a background process */
     signal(SIGUSR1, SIG_IGN); /* Slurm sends them to all: they are for the ranks */
     signal(SIGUSR2, SIG_IGN);
-    /* A process that takes orders sees its pipe close, and may have to remove something first. */
-    if (prctl(PR_SET_PDEATHSIG, order_fd >= 0 ? 0 : SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
     if (answer_fd == ANSWER_FD) /* with dup2 exec would still close it */
         fcntl(answer_fd, F_SETFD, 0);
@@ -97,11 +91,11 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     EN_TRY(eni_folder_program("transfer", path, sizeof path));
     a->arg[0] = path;
     a->arg[a->n] = NULL;
-    const pid_t own = getpid();
     fflush(stdout); /* before the child's output there */
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
-        c.pid = fork();
-    if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
+        /* one that takes orders sees its pipe close, and may have to remove something first */
+        c.pid = eni_signals_fork(has_orders ? 0 : SIGKILL);
+    if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, answer[1], order[0]);
     const int cause = errno;
     if (answer[1] >= 0) close(answer[1]);
     if (order[0] >= 0) close(order[0]);

@@ -207,7 +207,7 @@ void eni_comparisons_text(const eni_comparison *comparisons, size_t n, const cha
     eni_text_add(text_out, size, ".");
 }
 
-/* ---- the judgement ------------------------------------------------------------------------------------- */
+/* ---- the verdicts -------------------------------------------------------------------------------------- */
 
 /* Holm's adjusted p values of the m: a p value times the number of those that are not smaller, and at least
  * the adjusted value of each smaller one. */

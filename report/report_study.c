@@ -427,8 +427,7 @@ static json_t *index_of_single_run(const char *dir)
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/result.json", dir);
     if (access(path, R_OK) != 0) return NULL;
-    json_error_t ignored;
-    json_t *result = json_load_file(path, 0, &ignored);
+    json_t *result = eni_json_file(path, NULL);
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
     const double target = json_number_value(json_object_get(result, "target"));

@@ -40,22 +40,21 @@ const char *eni_slowdown_read(const char *text, eni_slowdown *out)
     return NULL;
 }
 
-static bool is_slow(const eni_slowdown *s, const eni_rng_key *key)
+static bool is_slow(const eni_slowdown *s, const eni_rng_key *key, uint64_t *until)
 {
     const uint64_t step = key->step;
     if (s->kind == ENI_SLOW_ROTATING)
         return step / s->steps % (uint64_t)(s->hi - s->lo + 1) == key->rank - (uint64_t)s->lo;
-    for (uint64_t ago = 0; s->kind == ENI_SLOW_TRANSIENT && ago < s->steps && ago <= step; ago++) {
-        const eni_rng_key then = {key->seed, key->purpose, key->rank, step - ago};
-        if (eni_rng_unit(&then, 2) < s->chance) return true;
-    }
-    return s->kind == ENI_SLOW_ALWAYS;
+    if (s->kind == ENI_SLOW_ALWAYS) return true;
+    if (step == 0) *until = 0;
+    if (eni_rng_unit(key, 2) < s->chance) *until = step + s->steps;
+    return step < *until;
 }
 
-double eni_slowdown_factor(const eni_slowdown *s, const eni_rng_key *key)
+double eni_slowdown_factor(const eni_slowdown *s, const eni_rng_key *key, uint64_t *until)
 {
     const bool is_its = (int64_t)key->rank >= s->lo && (int64_t)key->rank <= s->hi;
-    return is_its && is_slow(s, key) ? s->factor : 1;
+    return is_its && is_slow(s, key, until) ? s->factor : 1;
 }
 
 void eni_slowdown_text(const eni_slowdown *s, char *text_out, size_t bytes)

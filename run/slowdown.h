@@ -29,9 +29,9 @@ enum { ENI_SLOW_ALL = INT32_MAX, ENI_SLOW_STEPS = 1000 };
 /* NULL if `text` has one of the forms above, else the expected form. */
 const char *eni_slowdown_read(const char *text, eni_slowdown *out);
 
-/* The factor of key's rank in key's step: 1 or more. TRANSIENT takes index 2 of the streams of this and of earlier steps.
- * hi is a rank. */
-double eni_slowdown_factor(const eni_slowdown *slow, const eni_rng_key *key);
+/* The factor of key's rank in key's step: 1 or more. TRANSIENT takes index 2 of the stream, and is asked in each step, from 0
+ * on; *until is its own, for this rank. hi is a rank. */
+double eni_slowdown_factor(const eni_slowdown *slow, const eni_rng_key *key, uint64_t *until);
 
 /* "4 times as slow for 20 steps, begun with probability 0.05". */
 void eni_slowdown_text(const eni_slowdown *slow, char *text_out, size_t bytes);

@@ -34,10 +34,10 @@ static int run(eni_config *config)
     const int signal_fd = eni_signals_open();
     const eni_hook_guard_config guard = {config->hook_timeout_ns, eni_cause_tell, &config->result_fd};
     eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
-    const int code =
-        eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd, hooks), signal_fd);
+    const en_status st = eni_psd_run(config, eni_version, plugins, signal_fd, hooks);
+    const int code = eni_signals_exit_code(st, signal_fd);
     eni_hook_guard_end(hooks);
-    eni_end_write((int)config->result_fd);
+    eni_end_write((int)config->result_fd, st);
     close(signal_fd);
     return code;
 }

@@ -293,8 +293,8 @@ static bool is_foreign(const eni_psd *psd)
 static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
 {
     EN_TRY(eni_setup_read(psd->strategy, world->key_values, world->nkey_values, &psd->setup, why_out));
-    EN_TRY(eni_psd_agree(psd->config, psd->version, psd->options, world->key_values, world->nkey_values,
-                         &psd->setup, why_out));
+    EN_TRY(eni_psd_agree(psd->config, psd->options, world->key_values, world->nkey_values, &psd->setup,
+                         why_out));
     choose_shards(psd);
     psd->setup.store.hooks = psd->hooks;
     psd->setup.store.judges_holds = true;

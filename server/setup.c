@@ -309,15 +309,15 @@ static en_status compare_net(const char *net, const eni_setup *setup, char *why)
     return compare("net", ours, theirs, why);
 }
 
-en_status eni_psd_agree(const eni_config *c, const char *version, const eni_options *options,
-                        const eni_key_value *key_values, size_t nkey_values, const eni_setup *setup,
-                        char why_out[ENI_REASON_MAX])
+en_status eni_psd_agree(const eni_config *c, const eni_options *options, const eni_key_value *key_values,
+                        size_t nkey_values, const eni_setup *setup, char why_out[ENI_REASON_MAX])
 {
     static const char *const transports[] = {"auto", "shm", "tcp"}; /* ENI_TRANSPORT_* */
-    char abi[16];
+    char protocol[16], abi[16];
+    snprintf(protocol, sizeof protocol, "%u", ENI_WIRE_VERSION);
     snprintf(abi, sizeof abi, "%u", EN_STRATEGY_ABI);
     const eni_key_value own[] = {
-        {"version", version},
+        {"protocol", protocol},
         {"strategy-abi", abi},
         {"sum-order", eni_config_is_given(c, "sum-order") ? orders[c->sum_order] : NULL},
         {"transport", eni_config_is_given(c, "transport") ? transports[c->transport] : NULL}};

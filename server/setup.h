@@ -37,11 +37,10 @@ void eni_setup_fini(eni_setup *setup);
 /* Does psd agree with its workers? The workers' key-values equal each other's already (leader.h); psd was
  * started by another command, perhaps from another build. */
 
-/* `version` is this program's (NULL: not compared), `options` those of psd's own command (NULL: none, the
- * workers choose). Compares version, ABI, the strategy's options, --sum-order, --transport and --net, the
- * last three only if psd's command has them. EN_EMISMATCH: why_out has psd's value and rank 0's. */
-en_status eni_psd_agree(const eni_config *config, const char *version, const eni_options *options,
-                        const eni_key_value *key_values, size_t nkey_values, const eni_setup *setup,
-                        char why_out[ENI_REASON_MAX]);
+/* `options` are those of psd's own command (NULL: none, the workers choose). Compares protocol, ABI, the
+ * strategy's options, --sum-order, --transport and --net, the last three only if psd's command has them.
+ * EN_EMISMATCH: why_out has psd's value and rank 0's. */
+en_status eni_psd_agree(const eni_config *config, const eni_options *options, const eni_key_value *key_values,
+                        size_t nkey_values, const eni_setup *setup, char why_out[ENI_REASON_MAX]);
 
 #endif

@@ -12,7 +12,7 @@
 # photographs come in two wheels from PyPI; PYTHON=.. names a Python that has them and Pillow.
 #
 # With strategies: all strategies on the mlp, each with the best of five rates; `grouped` without groups is local-sgd, and `solo`
-# has one worker. Ten seeds are enough for 28 comparisons, each arm with ring in both settings. In virtual time, since eight
+# has one worker. Eleven seeds are enough for 28 comparisons, each arm with ring in both settings. In virtual time, since eight
 # workers and a server on two cores would be timed as the scheduler shares the cores out, not as the strategies wait. The periods
 # are short, or a run of 187 steps would end before diloco's first outer step; no momentum, since asynchrony has its own.
 set -e
@@ -21,9 +21,9 @@ compare() { exec "$build"/entrain compare --out="$out" --overwrite "$@" $DEMO_FL
 
 if [ "$2" = strategies ]; then
     out=${OUT:-demo-strategies}
-    compare --virtual -n 8 --compute=lognormal:10ms,0.3 --tune=lr=0.01,0.02,0.05,0.1,0.2 --lr-scale=none --momentum=0 \
+    compare --virtual -n 8 --compute=lognormal:10ms,0.3 --tune=lr=0.005,0.01,0.03,0.1,0.2 --lr-scale=none --momentum=0 \
         --strategies=ring,ps-sync,hierarchical,hybrid,ps-async,ssp,ringmaster,delay-adaptive,softsync,dc-asgd,easgd,local-sgd,d-psgd \
-        --arm=slowmo=slowmo:period=16 --arm=diloco=diloco:period=16 --baseline=ring --settings=even,slow --seeds=1..10 \
+        --arm=slowmo=slowmo:period=16 --arm=diloco=diloco:period=16 --baseline=ring --settings=even,slow --seeds=1..11 \
         --model=mlp --data=fashion-mnist --batch-size=16 --max-samples=24000 --target=70 --holdout=1000 --limit-test-samples=2000
 fi
 

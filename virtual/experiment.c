@@ -13,6 +13,7 @@
 #include "core/try.h"
 #include "models/formats/weights.h"
 #include "rank/run_facts.h"
+#include "rank/snapshot.h"
 
 enum {
     DETAILED = 64
@@ -27,7 +28,6 @@ struct eni_experiment {
     int nrecorders;
     eni_stats *ranks;        /* (nranks) of each */
     float *model;            /* (schema.count) of a point */
-    float *state;            /* (schema.nstate) rank 0's running statistics after its last step; NULL: none */
     uint64_t version;        /* of rank 0's weights */
     uint64_t samples;        /* of steps that have ended: with claims of any rank, else of all ranks */
     uint64_t round, nbehind; /* without claims: the first step that some ranks have not ended; how many */
@@ -39,13 +39,31 @@ struct eni_experiment {
 
 /* ---- while it runs --------------------------------------------------------------------------------------------- */
 
+/* Keeps the running statistics that a rank has after its step: those of rank 0, or of all for their mean. */
+static void keep_state(eni_virtual_network *n, int32_t rank)
+{
+    const uint64_t nstate = n->job.schema.nstate, own = nstate * (uint64_t)n->job.accumulate;
+    if (n->job.states != NULL)
+        memcpy(n->job.states + own * (uint64_t)rank, n->states + own * (uint64_t)rank, own * sizeof(float));
+    else if (n->states != NULL && rank == 0)
+        memcpy(n->job.state, n->states, nstate * sizeof(float));
+}
+
+/* The statistics to evaluate a point with; before the first step they are those at the start. */
+static const float *judged_state(const eni_experiment *e)
+{
+    eni_job *job = &e->asked.network->job;
+    if (job->states != NULL && e->ranks[0].sum.steps > 0) eni_snapshot_mean_of_states(job);
+    return job->state;
+}
+
 static en_status add_point(eni_experiment *e, uint64_t samples, int64_t at_ns, const float *param)
 {
     const eni_copy_note note = {.samples = samples,
                                 .update = e->version,
                                 .t = (double)at_ns * 1e-9,
                                 .number = eni_curve_number(e->curve, samples)};
-    return eni_curve_add(e->curve, &note, param, e->state);
+    return eni_curve_add(e->curve, &note, param, judged_state(e));
 }
 
 /* At the start and at the end. */
@@ -54,7 +72,7 @@ static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, cons
     eni_experiment *e = user;
     const bool is_first = !e->has_begun;
     e->has_begun = true;
-    if (is_first) EN_TRY(eni_virtual_network_evaluate(e->asked.network, param, e->state, &e->first));
+    if (is_first) EN_TRY(eni_virtual_network_evaluate(e->asked.network, param, judged_state(e), &e->first));
     if (is_first && !eni_target_is_set(&e->records.target) && !e->records.eval_first) return EN_OK;
     return add_point(e, samples, virtual_ns, param);
 }
@@ -112,7 +130,8 @@ static void record(eni_experiment *e, const eni_sim_step *step, const eni_virtua
                            .update_ns = step->update_ns,
                            .payload_bytes = step->payload_bytes,
                            .staleness = step->staleness};
-    t->sum.steps++;
+    if (t->sum.steps++ == 0 && step->rank > 0) t->clock_begin_ns = step->begin_ns;
+    t->clock_end_ns = step->end_ns;
     t->sum.samples += step->nsamples;
     t->step_ns += line.step_ns;
     t->compute_ns += line.compute_ns;
@@ -139,8 +158,7 @@ static en_status stepped(void *user, const eni_sim_step *step)
     record(e, step, score);
     EN_TRY(eni_step_check_finite(step->step, score->loss, n->job.schedule.base));
     *score = (eni_virtual_score){0};
-    if (step->rank == 0 && e->state != NULL)
-        memcpy(e->state, n->states, n->job.schema.nstate * sizeof *e->state);
+    keep_state(n, step->rank);
     count_samples(e, step);
     if (!eni_curve_is_due(e->curve, e->samples) || e->samples >= n->job.plan.samples) return EN_OK;
     eni_sim_model(step->sim, e->model);
@@ -160,21 +178,12 @@ static void describe(eni_experiment *e)
                            .test_samples = n->dataset->split[ENI_TEST].count,
                            .has_accuracy = n->dataset->classes > 0,
                            .set = n->split == ENI_HOLDOUT ? "holdout" : "test",
-                           .device = n->lanes[0].device.ops->name,
-                           .machine = n->lanes[0].device.ops->describe(n->lanes[0].device.ctx),
+                           .device = n->threads[0].device.ops->name,
+                           .machine = n->threads[0].device.ops->describe(n->threads[0].device.ctx),
                            .threads = c->threads > 0 ? (int)c->threads : 1};
     eni_pixels_describe(&n->dataset->pixels.asked, &e->about.pixels);
-    e->records = (eni_record_options){.out = c->out,
-                                      .save = c->save,
-                                      .eval_first = c->eval_first,
-                                      .target = c->target,
-                                      .epochs = (uint64_t)c->epochs,
-                                      .steps = (uint64_t)c->steps,
-                                      .max_samples = (uint64_t)c->max_samples,
-                                      .argv = e->asked.argv,
-                                      .argc = e->asked.argc,
-                                      .stragglers = c->straggler.item,
-                                      .nstragglers = c->straggler.count};
+    e->records = (eni_record_options){.argv = e->asked.argv, .argc = e->asked.argc};
+    eni_job_records(c, &e->records);
     eni_host_info_name(e->host);
 }
 
@@ -241,10 +250,6 @@ static en_status open_all(eni_experiment *e)
     e->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *e->ranks);
     e->model = eni_alloc_array(schema->count, sizeof *e->model);
     if (e->ranks == NULL || e->model == NULL) return EN_ENOMEM;
-    if (schema->nstate > 0) {
-        if ((e->state = eni_alloc_array(schema->nstate, sizeof *e->state)) == NULL) return EN_ENOMEM;
-        memcpy(e->state, n->job.state, schema->nstate * sizeof *e->state);
-    }
     EN_TRY(eni_weights_digest(schema, n->init, n->job.init_sha256));
     EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count, sim->bucket_cap_bytes,
                            &n->job.buckets));
@@ -362,6 +367,21 @@ static double add_per_worker(const eni_experiment *e, const eni_sim_result *r, b
     return computed;
 }
 
+/* --join, --leave: a rank takes part from its first step on, and leaves after the step that it is in then. */
+static void add_presence(const eni_experiment *e, json_t *result)
+{
+    const eni_sim_config *sim = &e->asked.simulation->sim;
+    const bool is_fixed = sim->join_ns == NULL && sim->leave_ns == NULL;
+    for (int32_t r = 0; !is_fixed && r < sim->nranks && r < DETAILED; r++) {
+        const eni_stats *t = &e->ranks[r];
+        const bool has_left = sim->leave_ns != NULL && sim->leave_ns[r] <= t->clock_end_ns;
+        if (t->sum.steps == 0) continue;
+        eni_facts_present(result, r, (double)t->clock_begin_ns * 1e-9,
+                          (double)(has_left ? t->clock_end_ns : e->ranks[0].train_ns) * 1e-9,
+                          has_left ? "left" : "stayed");
+    }
+}
+
 /* The member that only a run in virtual time has. */
 static void add_simulated(const eni_experiment *e, const eni_sim_result *r, json_t *result)
 {
@@ -383,6 +403,9 @@ static eni_facts facts_of(const eni_experiment *e)
 {
     const eni_sim_config *sim = &e->asked.simulation->sim;
     const bool has_store = (sim->strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    int32_t nfirst = 0;
+    for (int32_t r = 0; r < sim->nranks; r++)
+        nfirst += sim->join_ns == NULL || sim->join_ns[r] == 0;
     return (eni_facts){.version = e->asked.version,
                        .host = e->host,
                        .transport = "virtual",
@@ -391,7 +414,7 @@ static eni_facts facts_of(const eni_experiment *e)
                        .asked = &e->records,
                        .stats = &e->ranks[0],
                        .nranks = sim->nranks,
-                       .nfirst = sim->nranks,
+                       .nfirst = nfirst,
                        .groups = sim->strategy->flags & EN_USES_GROUPS ? sim->groups : NULL,
                        .nlocal = sim->local_size > 0 ? sim->local_size : sim->nranks,
                        .shards = has_store ? sim->nshards : 0};
@@ -410,7 +433,10 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     facts.reports = reports;
     facts.store = r->parts > 0 ? eni_facts_of_role(reports, "psd") : NULL; /* hybrid may use none */
     if (r->has_theory) facts.theory = r->theory;
-    facts.staleness = r->has_theory && r->theory.staleness >= 0 ? r->theory.staleness : NAN;
+    add_presence(e, result);
+    const bool has_staleness = r->has_theory && r->theory.staleness >= 0 && /* of ranks that are all there */
+                               json_object_get(result, "presence") == NULL;
+    facts.staleness = has_staleness ? r->theory.staleness : NAN;
     facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->ranks[0].sum.steps;
     facts.weights = weights;
     facts.loss = test->loss;
@@ -452,8 +478,7 @@ en_status eni_experiment_finish(eni_experiment *e, const eni_sim_result *r, cons
     EN_TRY(eni_step_check_finite(ENI_STEP_FINAL, end_out->curve.last.loss, n->job.schedule.base));
     end_out->test =
         (eni_set_score){.loss = end_out->curve.last.loss, .accuracy = end_out->curve.last.accuracy};
-    if (n->split == ENI_HOLDOUT) EN_TRY(eni_virtual_network_test(n, weights, e->state, &end_out->test));
-    if (e->state != NULL) memcpy(n->job.state, e->state, n->job.schema.nstate * sizeof *e->state);
+    if (n->split == ENI_HOLDOUT) EN_TRY(eni_virtual_network_test(n, weights, n->job.state, &end_out->test));
     if (e->records.save != NULL)
         EN_TRY(eni_weights_save(e->records.save, &n->job.schema, weights, n->job.state));
     return e->records.out != NULL ? write_result(e, r, weights, &end_out->test) : EN_OK;
@@ -483,6 +508,5 @@ void eni_experiment_close(eni_experiment *e)
     if (e->out_fd >= 0) close(e->out_fd);
     eni_free(e->ranks);
     eni_free(e->model);
-    eni_free(e->state);
     eni_free(e);
 }

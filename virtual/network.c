@@ -21,22 +21,23 @@ static uint64_t samples(void *user, uint64_t micro_batch)
     return eni_plan_micro(&n->job.plan, micro_batch, &micro) == EN_OK ? micro.count : 0;
 }
 
-static en_status compute(eni_virtual_network *n, eni_virtual_lane *l, int rank, const eni_micro *micro,
+static en_status compute(eni_virtual_network *n, eni_virtual_thread *t, int rank, const eni_micro *micro,
                          const float *param, float *grad)
 {
     en_score score;
-    eni_dataset_gather(n->dataset, ENI_TRAIN, micro->epoch, l->indices, micro->count, l->x, l->target);
-    const en_batch batch = {.n = (int64_t)micro->count, .x = l->x, .target = l->target};
-    float *state = n->states != NULL ? n->states + (uint64_t)rank * n->job.schema.nstate : NULL;
-    EN_TRY(en_model_forward(l->model, param, state, &batch));
-    EN_TRY(en_model_backward(l->model, param, grad, NULL, NULL));
-    EN_TRY(en_model_result(l->model, &score));
+    eni_dataset_gather(n->dataset, ENI_TRAIN, micro->epoch, t->indices, micro->count, t->x, t->target);
+    const en_batch batch = {.n = (int64_t)micro->count, .x = t->x, .target = t->target};
+    const uint64_t whose = n->job.is_claiming ? (uint64_t)rank : micro->rank;
+    float *state = n->states != NULL ? n->states + whose * n->job.schema.nstate : NULL;
+    EN_TRY(en_model_forward(t->model, param, state, &batch));
+    EN_TRY(en_model_backward(t->model, param, grad, NULL, NULL));
+    EN_TRY(en_model_result(t->model, &score));
     n->scores[rank].loss += score.loss * (double)micro->count;
     n->scores[rank].correct += (uint64_t)score.correct;
     return EN_OK;
 }
 
-/* Up to nlanes threads at a time. */
+/* Up to nthreads threads at a time. */
 static en_status gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     eni_virtual_network *n = user;
@@ -47,14 +48,14 @@ static en_status gradient(void *user, int rank, uint64_t micro_batch, const floa
         return EN_OK;
     }
     pthread_mutex_lock(&n->lock);
-    eni_virtual_lane *l = n->free;
-    n->free = l->next;
-    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, l->indices);
+    eni_virtual_thread *t = n->free;
+    n->free = t->next;
+    eni_sampler_indices(n->sampler[micro.epoch % 2], &micro, t->indices);
     pthread_mutex_unlock(&n->lock);
-    const en_status st = compute(n, l, rank, &micro, param, grad);
+    const en_status st = compute(n, t, rank, &micro, param, grad);
     pthread_mutex_lock(&n->lock);
-    l->next = n->free;
-    n->free = l;
+    t->next = n->free;
+    n->free = t;
     pthread_mutex_unlock(&n->lock);
     return st;
 }
@@ -68,13 +69,12 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
     bool may_claim;
     n->job.strategy = sim->strategy;
     n->job.options = simulation->options;
-    n->job.bn_stats = c->bn_stats;
-    if (strcmp(c->bn_stats, "rank0") != 0)
-        return eni_fail(
-            EN_EINVAL, "sim",
-            "--bn-stats=%s: a run in virtual time evaluates rank 0's running statistics; give rank0",
-            c->bn_stats);
     EN_TRY(eni_job_network(&n->job, c));
+    EN_TRY(eni_job_statistics(&n->job, c, sim->nranks));
+    if (n->job.is_recomputed)
+        return eni_fail(EN_EINVAL, "sim",
+                        "--bn-stats=%s: a run in virtual time recomputes no statistics; give rank0 or mean",
+                        c->bn_stats);
     const eni_data_options data = eni_job_data(&n->job, c);
     EN_TRY(eni_dataset_open(&data, &n->dataset));
     EN_TRY(eni_job_assign(&n->job, c, sim->nranks, sim->nranks == 1 && !has_store, &may_claim));
@@ -93,37 +93,38 @@ static eni_set set_of(const eni_virtual_network *n, int split)
                      .user = n->dataset};
 }
 
-static en_status open_lane(eni_virtual_network *n, const eni_config *c, const char *plugins,
-                           eni_virtual_lane *l)
+static en_status open_thread(eni_virtual_network *n, const eni_config *c, const char *plugins,
+                             eni_virtual_thread *t)
 {
     const uint64_t batch = n->job.plan.batch;
-    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &l->device));
-    EN_TRY(en_model_new(&n->job.schema, l->device.ops, l->device.ctx, NULL, &l->model));
-    EN_TRY(en_model_prepare(l->model, (int64_t)batch, EN_MODEL_TRAIN));
-    l->indices = eni_alloc_array(batch, sizeof *l->indices);
-    l->x = eni_alloc_array(batch, n->dataset->sample_floats * sizeof *l->x);
-    l->target = eni_alloc_array(batch, eni_dataset_target_bytes(n->dataset));
-    if (l->indices == NULL || l->x == NULL || l->target == NULL) return EN_ENOMEM;
-    l->next = n->free;
-    n->free = l;
+    EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &t->device));
+    EN_TRY(en_model_new(&n->job.schema, t->device.ops, t->device.ctx, NULL, &t->model));
+    EN_TRY(en_model_prepare(t->model, (int64_t)batch, EN_MODEL_TRAIN));
+    t->indices = eni_alloc_array(batch, sizeof *t->indices);
+    t->x = eni_alloc_array(batch, n->dataset->sample_floats * sizeof *t->x);
+    t->target = eni_alloc_array(batch, eni_dataset_target_bytes(n->dataset));
+    if (t->indices == NULL || t->x == NULL || t->target == NULL) return EN_ENOMEM;
+    t->next = n->free;
+    n->free = t;
     return EN_OK;
 }
 
 /* As many threads as there are cores for, each with a model of its own; evaluations use the first one. */
-static en_status open_lanes(eni_virtual_network *n, const eni_config *c, const char *plugins, int32_t nranks)
+static en_status open_threads(eni_virtual_network *n, const eni_config *c, const char *plugins,
+                              int32_t nranks)
 {
     if (eni_device_is_gpu(c->device))
         return eni_fail(EN_EINVAL, "sim",
                         "--device=%s: virtual time computes on the processor; give cpu or ref", c->device);
     const int each = c->threads > 0 ? (int)c->threads : 1, most = eni_host_info_cores() / each;
-    n->nlanes = most < 1 ? 1 : most < nranks ? most : nranks;
-    n->lanes = eni_alloc_array((size_t)n->nlanes, sizeof *n->lanes);
-    if (n->lanes == NULL) return EN_ENOMEM;
-    for (int i = 0; i < n->nlanes; i++)
-        EN_TRY(open_lane(n, c, plugins, &n->lanes[i]));
+    n->nthreads = most < 1 ? 1 : most < nranks ? most : nranks;
+    n->threads = eni_alloc_array((size_t)n->nthreads, sizeof *n->threads);
+    if (n->threads == NULL) return EN_ENOMEM;
+    for (int i = 0; i < n->nthreads; i++)
+        EN_TRY(open_thread(n, c, plugins, &n->threads[i]));
     n->split = n->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
     const eni_set set = set_of(n, n->split);
-    return eni_evaluation_open(n->lanes[0].model, &set, true, &n->evaluation);
+    return eni_evaluation_open(n->threads[0].model, &set, true, &n->evaluation);
 }
 
 static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32_t nranks)
@@ -140,10 +141,10 @@ static en_status open_vectors(eni_virtual_network *n, const eni_config *c, int32
     en_schema_init_param(schema, n->job.seed, n->init);
     if (c->init != NULL) EN_TRY(eni_weights_load(c->init, schema, n->init, n->job.state));
     if (schema->nstate == 0) return EN_OK;
-    n->states = eni_alloc_array((size_t)nranks * schema->nstate, sizeof *n->states);
+    n->states = eni_alloc_array(plan->world * schema->nstate, sizeof *n->states);
     if (n->states == NULL) return EN_ENOMEM;
-    for (int32_t r = 0; r < nranks; r++)
-        memcpy(n->states + (uint64_t)r * schema->nstate, n->job.state, schema->nstate * sizeof *n->states);
+    for (uint64_t i = 0; i < plan->world * schema->nstate; i += schema->nstate)
+        memcpy(n->states + i, n->job.state, schema->nstate * sizeof *n->states);
     return EN_OK;
 }
 
@@ -156,7 +157,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     pthread_mutex_init(&n->lock, NULL);
     eni_sim_config *sim = &simulation->sim;
     en_status st = open_job(n, c, simulation);
-    if (st == EN_OK) st = open_lanes(n, c, plugins, sim->nranks);
+    if (st == EN_OK) st = open_threads(n, c, plugins, sim->nranks);
     if (st == EN_OK) st = open_vectors(n, c, sim->nranks);
     if (st != EN_OK) {
         eni_virtual_network_close(n);
@@ -170,11 +171,11 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
                                    .samples = samples,
                                    .grad = gradient,
                                    .user = n,
-                                   .threads = n->nlanes};
+                                   .threads = n->nthreads};
     sim->problem = &n->problem;
     sim->micro_batches = job->plan.micro_batches;
     sim->assign = job->is_claiming ? ENI_SIM_CLAIM : ENI_SIM_FIXED;
-    sim->bucket_cap_bytes = (uint64_t)(c->bucket_cap_mb * 1048576);
+    sim->bucket_cap_bytes = eni_job_bucket_cap(&job->schema, c);
     sim->optimizer = job->optimizer;
     sim->hyper = job->hyper;
     sim->schedule = job->schedule;
@@ -188,15 +189,15 @@ void eni_virtual_network_close(eni_virtual_network *n)
 {
     if (n == NULL) return;
     eni_evaluation_close(n->evaluation);
-    for (int i = 0; n->lanes != NULL && i < n->nlanes; i++) {
-        eni_virtual_lane *l = &n->lanes[i];
-        en_model_free(l->model);
-        eni_device_close(&l->device);
-        eni_free(l->indices);
-        eni_free(l->x);
-        eni_free(l->target);
+    for (int i = 0; n->threads != NULL && i < n->nthreads; i++) {
+        eni_virtual_thread *t = &n->threads[i];
+        en_model_free(t->model);
+        eni_device_close(&t->device);
+        eni_free(t->indices);
+        eni_free(t->x);
+        eni_free(t->target);
     }
-    eni_free(n->lanes);
+    eni_free(n->threads);
     pthread_mutex_destroy(&n->lock);
     eni_sampler_free(n->sampler[0]);
     eni_sampler_free(n->sampler[1]);
@@ -204,6 +205,7 @@ void eni_virtual_network_close(eni_virtual_network *n)
     eni_buckets_free(n->job.buckets);
     eni_groups_free(n->job.groups);
     eni_free(n->job.state);
+    eni_free(n->job.states);
     en_schema_fini(&n->job.schema);
     eni_free(n->init);
     eni_free(n->states);
@@ -225,7 +227,7 @@ en_status eni_virtual_network_test(eni_virtual_network *n, const float *param, c
                                    eni_set_score *score_out)
 {
     const eni_set set = set_of(n, ENI_TEST);
-    EN_TRY(eni_model_evaluate_set(n->lanes[0].model, param, state, &set, score_out));
+    EN_TRY(eni_model_evaluate_set(n->threads[0].model, param, state, &set, score_out));
     if (n->dataset->classes == 0) score_out->accuracy = NAN;
     return EN_OK;
 }

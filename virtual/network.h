@@ -17,24 +17,25 @@ typedef struct eni_virtual_score {
 } eni_virtual_score;
 
 /* A thread computes with these. */
-typedef struct eni_virtual_lane {
+typedef struct eni_virtual_thread {
     eni_device device;
     en_model *model;
-    uint32_t *indices;             /* (batch) */
-    float *x;                      /* (batch, H, W, C) */
-    void *target;                  /* (batch) */
-    struct eni_virtual_lane *next; /* that is free */
-} eni_virtual_lane;
+    uint32_t *indices;               /* (batch) */
+    float *x;                        /* (batch, H, W, C) */
+    void *target;                    /* (batch) */
+    struct eni_virtual_thread *next; /* that is free */
+} eni_virtual_thread;
 
 typedef struct eni_virtual_network {
     eni_job job;
     eni_dataset *dataset;
     pthread_mutex_t lock;    /* of `free` and the samplers */
     eni_sampler *sampler[2]; /* of even and of odd epochs: ranks are in two at one time */
-    int nlanes;
-    eni_virtual_lane *lanes, *free;
-    float *init;               /* (schema.count) */
-    float *states;             /* (nranks, schema.nstate) of each rank's last forward; NULL: none */
+    int nthreads;
+    eni_virtual_thread *threads, *free;
+    float *init; /* (schema.count) */
+    float *
+        states; /* (plan.world, schema.nstate) of the last forward of each rank, or of its micro-batches; NULL: none */
     eni_virtual_score *scores; /* (nranks) */
     eni_evaluation *evaluation;
     int split; /* that is evaluated */

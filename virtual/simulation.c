@@ -283,7 +283,10 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
                   .beta2 = c->beta2,
                   .eps = c->eps},
         .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
-        .compute = {.of_rank = v->laws, .slow = v->slow, .nslow = c->straggler.count},
+        .compute = {.laws = v->laws,
+                    .nlaws = (int32_t)c->workers,
+                    .slow = v->slow,
+                    .nslow = c->straggler.count},
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
         .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
         .order = c->replay_order != NULL ? &v->order : NULL};

@@ -34,7 +34,7 @@ static void leave_at_once(void *user, int code)
     eni_result_cut_short(&worker->rank, is_failed ? "failed" : "interrupted",
                          is_failed ? "a process was lost" : "");
     if (worker->rank.token.path[0] != 0) eni_token_remove(worker->rank.token.path);
-    eni_end_write((int)worker->config->result_fd);
+    eni_end_write((int)worker->config->result_fd, is_failed ? EN_EPEER : EN_EINTR);
     _exit(code);
 }
 
@@ -45,7 +45,7 @@ static void leave_stuck(int code)
     _exit(code);
 }
 
-static int run(eni_worker *worker, int signal_fd)
+static int run(eni_worker *worker, int signal_fd, en_status *st_out)
 {
     const eni_shutdown_config config = {.signal_fd = signal_fd,
                                         .report_fd = (int)worker->config->result_fd,
@@ -56,7 +56,7 @@ static int run(eni_worker *worker, int signal_fd)
     int64_t launcher_fd = worker->config->result_fd;
     const eni_hook_guard_config guard = {worker->config->hook_timeout_ns, eni_cause_tell, &launcher_fd};
     worker->rank.job.hooks = eni_hook_guard_begin(&guard);
-    const en_status st = eni_worker_run(worker);
+    const en_status st = *st_out = eni_worker_run(worker);
     eni_hook_guard_end(worker->rank.job.hooks);
     const int code =
         st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
@@ -94,11 +94,11 @@ int main(int argc, char **argv)
         const bool is_writer =
             config.rank == 0 && config.result_fd < 0; /* otherwise the launcher's transfer uploads */
         en_status st = eni_transfer_begin(&config, is_writer, signal_fd, &uploads);
-        code = st == EN_OK ? run(&worker, signal_fd) : eni_signals_exit_code(st, signal_fd);
-        st = eni_transfer_end(uploads, code == 0 ? EN_OK : EN_EIO);
-        if (code == 0 && st != EN_OK) code = eni_signals_exit_code(st, signal_fd);
+        code = st == EN_OK ? run(&worker, signal_fd, &st) : eni_signals_exit_code(st, signal_fd);
+        const en_status gone = eni_transfer_end(uploads, code == 0 ? EN_OK : EN_EIO);
+        if (code == 0 && gone != EN_OK) code = eni_signals_exit_code(gone, signal_fd);
         close(signal_fd);
-        eni_end_write((int)config.result_fd);
+        eni_end_write((int)config.result_fd, st);
         if (worker.gpu.is_stuck) leave_stuck(code);
     }
     eni_config_fini(&config);

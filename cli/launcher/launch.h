@@ -27,6 +27,7 @@ typedef struct eni_launch_course {
     int64_t broken_ns; /* when the launcher first knew that it would end too early; 0: it did not */
     bool is_loss;      /* a worker or a psd died */
     int32_t lost;      /* workers that died */
+    bool has_diverged; /* a process ended because a value was not finite */
     int32_t asked;     /* it was asked to continue with this many workers (control/ask.h); 0: it was not */
     char why[ENI_LAUNCH_CAUSE]; /* "3 workers were asked for (entrain join)" */
 } eni_launch_course;
@@ -69,8 +70,8 @@ typedef struct eni_launch {
 } eni_launch;
 
 /* Blocks until every process has ended. EN_OK; EN_ESTOP, reported, when --resume=auto finds a finished run in
- * --out; EN_EINTR after a signal; EN_EINVAL when the first process that failed ended with 2; EN_EPEER
- * otherwise, with the cause logged. Nothing is left behind. */
+ * --out; EN_EINTR after a signal; EN_EINVAL when the first process that failed ended with 2; EN_ENONFINITE when
+ * training has diverged; EN_EPEER otherwise, with the cause logged. Nothing is left behind. */
 en_status eni_launch_run(const eni_launch *launch);
 
 /* EN_EINVAL, logged: flags about servers that conflict with each other or with this strategy. */

@@ -2,22 +2,23 @@
 #include "cli/launcher/relay.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/log.h"
-
-enum { LEVEL_AT = 13 }; /* behind "12:00:01.123 " */
+#include "runtime/control/control.h"
 
 static bool begins(const char *text, const char *word)
 {
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* "log N SUBSYSTEM LINE": returns LINE; *text_out is its text after the subsystem. */
-static const char *parse(const char *line, char subsystem_out[64], const char **text_out)
+/* "log LEVEL N SUBSYSTEM LINE": returns LINE; *text_out is its text after the speaker. */
+static const char *parse(const char *line, int *level_out, char subsystem_out[64], const char **text_out)
 {
     int at = 0, used = 0;
-    if (sscanf(line, "log %d %63s %n", &at, subsystem_out, &used) != 2 || used == 0 || at < 0 ||
+    if (sscanf(line, "log %d %d %63s %n", level_out, &at, subsystem_out, &used) != 3 || used == 0 || at < 0 ||
         (size_t)at > strlen(line + used))
         return NULL;
     *text_out = line + used + at;
@@ -53,10 +54,11 @@ static bool was_said(eni_relay *relay, const char *cause)
 
 bool eni_relay_take(eni_relay *relay, const char *line)
 {
+    int level;
     char subsystem[64];
-    const char *text, *shown = parse(line, subsystem, &text);
+    const char *text, *shown = parse(line, &level, subsystem, &text);
     if (shown == NULL) return false;
-    const bool is_error = strlen(shown) > LEVEL_AT && shown[LEVEL_AT] == 'E';
+    const bool is_error = level == ENI_LOG_ERROR;
     if (is_error && relay->first_error[0] == 0 && !relay->is_muted)
         snprintf(relay->first_error, sizeof relay->first_error, "%s", cause_in(text));
     const bool is_of_the_end =
@@ -69,15 +71,35 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     return true;
 }
 
+void eni_relay_take_all(eni_relay *relay, int fd, en_status *st_out)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int64_t pid;
+    en_status st = EN_OK;
+    (void)lseek(fd, 0, SEEK_SET); /* a pipe has no beginning */
+    FILE *file = fdopen(fd, "r");
+    for (ssize_t n; file != NULL && (n = getline(&line, &room, file)) > 0;) {
+        line[n - (line[n - 1] == '\n')] = 0;
+        if (!eni_relay_take(relay, line) && eni_end_read(line, &pid, &st) && st_out != NULL) *st_out = st;
+    }
+    free(line);
+    if (file == NULL)
+        close(fd);
+    else
+        fclose(file);
+}
+
 void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)
 {
+    int level;
     char subsystem[64];
     const char *text;
     relay->is_open = true;
     const char *end = strstr(failure, ") ");
     if (end != NULL) snprintf(relay->failed, sizeof relay->failed, "%.*s", (int)(end + 2 - failure), failure);
     for (unsigned i = 0; i < relay->nheld; i++) {
-        const char *shown = parse(relay->held[i], subsystem, &text);
+        const char *shown = parse(relay->held[i], &level, subsystem, &text);
         if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) eni_log_print(shown);
     }
     relay->nheld = 0;

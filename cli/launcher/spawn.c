@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include "config/folders.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "runtime/control/runs.h"
 #include "runtime/net/host_info.h"
@@ -229,18 +229,12 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
     return is_written ? EN_OK : EN_EIO;
 }
 
-/* Between fork and exec. If the launcher died before prctl, it is no longer the parent. */
-static void become_child(pid_t launcher_pid, const eni_config *config)
+/* Between fork and exec. */
+static void become_child(const eni_config *config)
 {
     const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd,
                            config->data_fd};
-    sigset_t wishes; /* a checkpoint may be requested before the child handles the signals */
-    sigemptyset(&wishes);
-    sigaddset(&wishes, SIGUSR1);
-    sigaddset(&wishes, SIGUSR2);
-    sigprocmask(SIG_SETMASK, &wishes, NULL);
     setpgid(0, 0);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) fcntl((int)fds[i], F_SETFD, 0);
 }
@@ -301,9 +295,9 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     en_status st = is_program && (rank > 0 || config->mute) ? open_log(l, rank, &log_fd) : EN_OK;
     if (st == EN_OK) st = pass_token(l, config);
     char **argv = st == EN_OK ? eni_config_argv(config, as, path) : NULL;
-    pid_t own = getpid(), pid = argv == NULL ? -1 : fork();
+    const pid_t pid = argv == NULL ? -1 : eni_signals_fork(SIGKILL);
     if (pid == 0) {
-        become_child(own, config);
+        become_child(config);
         if (is_program)
             become_program(config, argv, log_fd);
         else

@@ -305,8 +305,10 @@ static void take_line(eni_launcher *l, char *line)
     if (eni_relay_take(&l->relay, line) || take_cost(l, line) || take_progress(l, line)) return;
     eni_death death;
     int64_t pid;
+    en_status st = EN_OK;
     const char *sentence = NULL;
-    if (eni_end_read(line, &pid) || eni_cause_read(line, &pid, &sentence)) {
+    if (eni_end_read(line, &pid, &st) || eni_cause_read(line, &pid, &sentence)) {
+        l->course.has_diverged |= st == EN_ENONFINITE;
         for (int i = 0; i < l->nchildren; i++)
             if (l->child[i].pid == pid && sentence == NULL)
                 l->child[i].has_said_end = true;

@@ -82,12 +82,19 @@ enum {
     EN_RANK_STEPS_ITSELF = 8
 };
 
+/* A tensor's own rates, as those of a parameter group in PyTorch. */
+typedef struct en_rank_rates {
+    float lr_factor;    /* times the run's rate */
+    float weight_decay; /* instead of the setting's */
+} en_rank_rates;
+
 typedef struct en_rank_tensor {
     uint32_t size; /* sizeof(en_rank_tensor) */
     uint32_t reserved;
     const char *name; /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
     uint64_t shape[EN_RANK_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
+    const en_rank_rates *rates;   /* NULL: the run's. At most 15 different ones; equal on all ranks */
 } en_rank_tensor;
 
 /* Flags of a memory. */
@@ -187,8 +194,8 @@ EN_RANK_API int en_rank_setting(const char *name, char *text_out, size_t bytes);
 /* Joins the run: blocks until all ranks are there, join-timeout (60 s) at most, and have rank 0's weights and memories, or those
  * of the checkpoint that `resume` names.
  *
- * Success: *rank_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi, or a rank
- * another build. EN_EINVAL: a setting, with the nearest one named, or the options. EN_ENOENT: no such strategy, folder of
+ * Success: *rank_out is the caller's, to be closed. Failure: NULL. EN_EVERSION: the library has another abi, or a rank or psd
+ * another protocol. EN_EINVAL: a setting, with the nearest one named, or the options. EN_ENOENT: no such strategy, folder of
  * strategies or file. EN_EMISMATCH: ranks that differ; both values are logged. EN_EDENIED: another token. EN_ETIMEOUT:
  * ranks are missing. EN_EPEER: a process died meanwhile. EN_ESTOP: `resume=auto` names a run that has finished. EN_EIO,
  * EN_EFORMAT, EN_EUNSUPPORTED: a file or plugin that cannot be used. EN_ENOMEM. */

@@ -19,37 +19,37 @@ import numpy as np
 
 __all__ = ["Rank", "RunError", "Simulation", "setting", "simulate"]
 
-
-class _Problem(ctypes.Structure):
-    GRAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_float),
-                            ctypes.POINTER(ctypes.c_float))
-    EVAL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.POINTER(ctypes.c_float))
-    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("count", ctypes.c_uint64),
-                ("init", ctypes.POINTER(ctypes.c_float)), ("samples", ctypes.c_uint64),
-                ("tensors", ctypes.POINTER(ctypes.c_uint64)), ("ntensors", ctypes.c_uint32), ("grad", GRAD), ("eval", EVAL),
-                ("eval_every", ctypes.c_uint64), ("user", ctypes.c_void_p)]
+_TYPES = {"i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64, "f32": ctypes.c_float,
+          "f64": ctypes.c_double, "text": ctypes.c_char_p, "at": ctypes.c_void_p}
+_TYPES.update({f"*{name}": ctypes.POINTER(type) for name, type in _TYPES.items()})
 
 
-class _Options(ctypes.Structure):
-    LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-    _fields_ = [("size", ctypes.c_uint32), ("plugins", ctypes.c_char_p), ("log", LOG), ("log_user", ctypes.c_void_p)]
+def _need(is_so, otherwise):
+    if not is_so:
+        raise ValueError(otherwise)
 
 
-class _Result(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("nranks", ctypes.c_int32), ("weights", ctypes.POINTER(ctypes.c_float)),
-                ("weights_sha256", ctypes.c_char * 65), ("log_sha256", ctypes.c_char * 65), ("virtual_ns", ctypes.c_int64),
-                *[(name, ctypes.c_uint64) for name in ("events", "updates", "samples", "pushes", "holds", "applied", "dropped",
-                                                       "sent", "received")],
-                ("rank_steps", ctypes.POINTER(ctypes.c_uint64)), ("rank_samples", ctypes.POINTER(ctypes.c_uint64)),
-                ("staleness", ctypes.POINTER(ctypes.c_uint64)), ("nstaleness", ctypes.c_uint64),
-                ("staleness_mean", ctypes.c_double), ("theory_staleness", ctypes.c_double), ("theory_sent", ctypes.c_double),
-                ("theory_received", ctypes.c_double), ("has_equal_ranks", ctypes.c_int32)]
+def _struct(fields, **others):
+    """A struct of C: "type name name; type name". `others` have types of their own; *type is a pointer."""
+    listed = [(name, type) for type, *names in map(str.split, fields.split(";")) for name in names]
+    return type("Struct", (ctypes.Structure,), {"_fields_": [(name, others.get(name) or _TYPES[type]) for name, type in listed]})
+
+
+_Grad = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, _TYPES["*f32"], _TYPES["*f32"])
+_Eval = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, _TYPES["*f32"])
+_Log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+_Problem = _struct("u32 abi size; u64 count; *f32 init; u64 samples; *u64 tensors; u32 ntensors; call grad eval; u64 eval_every; "
+                   "at user", grad=_Grad, eval=_Eval)
+_Options = _struct("u32 size; text plugins; call log; at log_user", log=_Log)
+_Result = _struct("u32 size; i32 nranks; *f32 weights; hash weights_sha256 log_sha256; i64 virtual_ns; u64 events updates samples "
+                  "pushes holds applied dropped sent received; *u64 rank_steps rank_samples staleness; u64 nstaleness; f64 "
+                  "staleness_mean theory_staleness theory_sent theory_received; i32 has_equal_ranks",
+                  weights_sha256=ctypes.c_char * 65, log_sha256=ctypes.c_char * 65)
 
 
 def _places():
     parents = list(pathlib.Path(__file__).resolve().parents)
-    for top in parents[2:3]:  # a checkout
-        yield top / "build" / "libentrain.so"
+    yield from [top / "build" / "libentrain.so" for top in parents[2:3]]  # a checkout
     for prefix in parents[4:6]:  # share/doc/entrain/python/entrain of `make install`, or a site-packages
         yield from [*prefix.glob("lib*/libentrain.so.0"), *prefix.glob("lib/*/libentrain.so.0")]
     yield ctypes.util.find_library("entrain")
@@ -71,15 +71,10 @@ def _load():
                       f" ({'; '.join(causes)})")
 
 
-_library = None
-class _Said(threading.local):
-    text = "out of memory"  # the one failure that may come without a sentence
+_library, _said, _rank = None, threading.local(), lambda: None  # the Rank of this process, if it is still there
 
 
-_said = _Said()
-
-
-@_Options.LOG  # kept in the module: the library keeps its address
+@_Log  # kept in the module: the library keeps its address
 def _log(user, level, subsystem, text):
     if level == 0:  # becomes an exception of the thread whose run has failed
         _said.text = text.decode(errors="replace")
@@ -94,8 +89,7 @@ class _Signals:
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():  # where Python calls them
-            self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-            self.handlers = {number: handler for number, handler in self.handlers.items() if callable(handler)}
+            self.handlers = {n: handler for n in signal.valid_signals() if callable(handler := signal.getsignal(n))}
             for number in self.handlers:
                 signal.signal(number, self.handle)
         return self
@@ -134,9 +128,8 @@ class Simulation:
         self.curve = curve
         self.weights = np.ctypeslib.as_array(result.weights, (count,)).copy()
         self.seconds = result.virtual_ns * 1e-9
-        self.staleness = np.zeros(0, np.uint64)
-        if result.nstaleness:
-            self.staleness = np.ctypeslib.as_array(result.staleness, (result.nstaleness,)).copy()
+        n = result.nstaleness  # 0: a null pointer
+        self.staleness = np.ctypeslib.as_array(result.staleness, (n,)).copy() if n > 0 else np.zeros(0, np.uint64)
         self.rank_steps = np.ctypeslib.as_array(result.rank_steps, (result.nranks,)).copy()
         self.rank_samples = np.ctypeslib.as_array(result.rank_samples, (result.nranks,)).copy()
         self.equal_ranks = bool(result.has_equal_ranks)
@@ -195,8 +188,7 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
         seen = view(param).copy()  # may be kept
         seen.flags.writeable = False
         g = np.asarray(grad(seen, micro_batch, rank), np.float32).ravel()
-        if g.size != count:
-            raise ValueError(f"grad returned {g.size} elements for {count} weights")
+        _need(g.size == count, f"grad returned {g.size} elements for {count} weights")
         view(out)[:] = g
 
     def evaluate(user, samples, virtual_ns, param):
@@ -205,7 +197,7 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     sizes = (ctypes.c_uint64 * len(tensors))(*tensors) if tensors is not None else None
     problem = _Problem(abi=1, size=ctypes.sizeof(_Problem), count=count, init=w0.ctypes.data_as(as_floats), samples=batch_size,
                        tensors=sizes, ntensors=len(tensors) if tensors is not None else 0,
-                       grad=_Problem.GRAD(guarded(compute)), eval=_Problem.EVAL(guarded(evaluate)) if eval else _Problem.EVAL(),
+                       grad=_Grad(guarded(compute)), eval=_Eval(guarded(evaluate)) if eval else _Eval(),
                        eval_every=eval_every)
     plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
     options = _Options(size=ctypes.sizeof(_Options), plugins=os.fsencode(plugins) if plugins else None, log=_log)
@@ -213,14 +205,14 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     sim = ctypes.c_void_p()
     if _library.en_sim_open(ctypes.byref(problem), (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts)),
                             ctypes.byref(options), ctypes.byref(sim)):
-        raise ValueError(_said.text)
+        raise ValueError(getattr(_said, "text", "out of memory"))
     try:
         with signals:
             status = _library.en_sim_run(sim)
         if raised:
             raise raised[0]
         if status:
-            raise RuntimeError(_said.text)
+            raise RuntimeError(getattr(_said, "text", "out of memory"))
         return Simulation(_library.en_sim_result_of(sim).contents, count, curve)
     finally:
         _library.en_sim_close(sim)

@@ -19,78 +19,49 @@ import weakref
 import numpy as np
 
 import entrain
+from entrain import _need, _struct
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
-_ENVIRONMENT, _READS_WEIGHTS, _HAS_ACCURACY, _STEPS_ITSELF = 1, 2, 4, 8
 _floats = ctypes.POINTER(ctypes.c_float)
+_MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
 
-
-class _Tensor(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("name", ctypes.c_char_p),
-                ("shape", ctypes.c_uint64 * 8), ("initial", _floats)]
-
-
-class _Memory(ctypes.Structure):
-    TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
-    _fields_ = [*[(name, ctypes.c_uint32) for name in ("size", "flags", "dtype", "reserved")], ("name", ctypes.c_char_p),
-                ("shape", ctypes.c_uint64 * 8), ("data", ctypes.c_void_p)]
+_Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
+_Tensor = _struct("u32 size reserved; text name; dims shape; *f32 initial; at rates", shape=_dims, rates=ctypes.POINTER(_Rates))
+_Memory = _struct("u32 size flags dtype reserved; text name; dims shape; at data", shape=_dims)
+_Score = _struct("u32 size reserved; f64 loss accuracy")
+_Evaluate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
+_Options = _struct("u32 abi size flags ntensors; at tensors; u64 train_samples; text model data data_sha256 computes plugins; "
+                   "call evaluate; at log user; u32 nmemories reserved; at memories; text program",
+                   tensors=ctypes.POINTER(_Tensor), evaluate=_Evaluate, memories=ctypes.POINTER(_Memory))
+_Facts = _struct("u32 size; i32 rank nranks local_rank nlocal is_claiming; u64 seed batch global_batch samples steps first_step; "
+                 "f64 lr; text strategy strategy_options out")
+_Batch = _struct("u64 number epoch count; *u32 samples")
 
 
 def _declare(memories, own):
     """The library reads and writes these arrays, where they lie."""
     declared = (_Memory * (len(memories) + len(own)))()
     for memory, (name, array), flags in zip(declared, [*memories.items(), *own.items()], [0] * len(memories) + [1] * len(own)):
-        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable or array.size == 0:
-            raise ValueError(f"memory {name}: give a writable numpy array that is contiguous and has an element")
-        type = _Memory.TYPES.get(array.dtype.name)
+        _need(isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable and array.size > 0,
+              f"memory {name}: give a writable numpy array that is contiguous and has an element")
+        type = _MEMORY_TYPES.get(array.dtype.name)
         shape = array.shape if type else (*array.shape, array.itemsize)
-        if len(shape) > 8:
-            raise ValueError(f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
-        memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _Memory.TYPES["uint8"]
+        _need(len(shape) <= 8, f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
+        memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _MEMORY_TYPES["uint8"]
         memory.name, memory.data = name.encode(), array.ctypes.data
         memory.shape[:len(shape)] = shape
     return declared
 
 
-class _Score(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("loss", ctypes.c_double), ("accuracy", ctypes.c_double)]
-
-
-class _Options(ctypes.Structure):
-    EVALUATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
-    LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-    _fields_ = [("abi", ctypes.c_uint32), ("size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("ntensors", ctypes.c_uint32),
-                ("tensors", ctypes.POINTER(_Tensor)), ("train_samples", ctypes.c_uint64),
-                *[(name, ctypes.c_char_p) for name in ("model", "data", "data_sha256", "computes", "plugins")],
-                ("evaluate", EVALUATE), ("log", LOG), ("user", ctypes.c_void_p), ("nmemories", ctypes.c_uint32),
-                ("reserved", ctypes.c_uint32), ("memories", ctypes.POINTER(_Memory)), ("program", ctypes.c_char_p)]
-
-
-class _Facts(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32),
-                *[(name, ctypes.c_int32) for name in ("rank", "nranks", "local_rank", "nlocal", "is_claiming")],
-                *[(name, ctypes.c_uint64) for name in ("seed", "batch", "global_batch", "samples", "steps", "first_step")],
-                ("lr", ctypes.c_double), *[(name, ctypes.c_char_p) for name in ("strategy", "strategy_options", "out")]]
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = [("number", ctypes.c_uint64), ("epoch", ctypes.c_uint64), ("count", ctypes.c_uint64),
-                ("samples", ctypes.POINTER(ctypes.c_uint32))]
-
-
 def _prototypes(library):
-    library.en_rank_about.restype = ctypes.POINTER(_Facts)
-    library.en_rank_weights.restype = library.en_rank_gradient.restype = ctypes.c_void_p
-    library.en_rank_stop.restype = library.en_rank_abort.restype = library.en_rank_close.restype = library.en_rank_why.restype = None
-    library.en_rank_why.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    library.en_rank_begin.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    library.en_rank_weights.argtypes = library.en_rank_gradient.argtypes = library.en_rank_ready.argtypes = [
-        ctypes.c_void_p, ctypes.c_uint32]
-    library.en_rank_stop.argtypes = library.en_rank_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    for name in ("about", "end", "close"):
-        getattr(library, "en_rank_" + name).argtypes = [ctypes.c_void_p]
-    library.en_rank_next.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Batch)]
-    library.en_rank_finish.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Score)]
+    rank, number, text, status = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_int
+    for name, result, *arguments in (
+            ("about", ctypes.POINTER(_Facts), rank), ("weights", rank, rank, number), ("gradient", rank, rank, number),
+            ("next", status, rank, ctypes.POINTER(_Batch)), ("begin", status, rank, ctypes.c_uint64),
+            ("ready", status, rank, number), ("finish", status, rank, ctypes.POINTER(_Score)), ("end", status, rank),
+            ("close", None, rank), ("stop", None, rank, text), ("abort", None, rank, text), ("why", None, text, ctypes.c_size_t)):
+        call = getattr(library, "en_rank_" + name)
+        call.restype, call.argtypes = result, arguments
     return library
 
 
@@ -128,14 +99,10 @@ class _Handle:
         self.library.en_rank_close(self.pointer)
 
 
-def _weakly(method):
+def _weakly(method, afterwards=lambda *arguments: None):
     """Calls the method as long as its object lives: a hook of fork cannot be taken back."""
     weak = weakref.WeakMethod(method)
-
-    def call():
-        if (alive := weak()) is not None:
-            alive()
-    return call
+    return lambda *arguments: (weak() or afterwards)(*arguments)
 
 
 class _Interrupts:
@@ -207,6 +174,7 @@ class Rank:
     memories        {name: array}: arrays of any type that belong to a checkpoint, such as running statistics: rank 0's count. They
                     are read and written where they are; change them between batches() and finish()
     own_memories    the same, of which each rank has its own, such as the state of a generator
+    rates           {name: (factor of lr, weight_decay)} of tensors that have their own
     evaluate        called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
     reads_weights   the program never writes to rank.weights: the ranks of a host may then share one copy
     steps_itself    the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks, and the
@@ -219,9 +187,12 @@ class Rank:
     ValueError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
     """
 
-    def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, evaluate=None, has_accuracy=False, reads_weights=False, steps_itself=False,
-                 environment=True, model="program", data="data", data_sha256=None, computes=None, **settings):
-        entrain._library = entrain._library or entrain._load()
+    def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, rates={}, evaluate=None, has_accuracy=False,
+                 reads_weights=False, steps_itself=False, environment=True, model="program", data="data", data_sha256=None,
+                 computes=None, **settings):
+        _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
+              "this process has a Rank already, and can have one at a time: call its end() or close() first")
+        entrain._rank, entrain._library = weakref.ref(self), entrain._library or entrain._load()
         self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
         self._is_over = self._has_left = False
         self._waiting = set()  # tensors of this step whose gradients are not ready
@@ -229,20 +200,20 @@ class Rank:
         self._names = {name: i for i, name in enumerate(initial)}
         declared = (_Tensor * len(initial))()
         for tensor, (name, value) in zip(declared, initial.items()):
-            if value.ndim > 8 or value.size == 0:
-                raise ValueError(f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
+            _need(value.ndim <= 8 and value.size > 0,
+                  f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
             tensor.size, tensor.name, tensor.initial = ctypes.sizeof(_Tensor), name.encode(), value.ctypes.data_as(_floats)
             tensor.shape[:value.ndim] = value.shape
+            if name in rates:
+                tensor.rates = ctypes.pointer(_Rates(*rates[name]))
         self._shapes = [value.shape for value in initial.values()]
-        self._evaluate = _Options.EVALUATE(self._judge(evaluate, has_accuracy)) if evaluate else _Options.EVALUATE()
+        self._evaluate = _Evaluate(self._judge(evaluate, has_accuracy)) if evaluate else _Evaluate()
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
-            flags=environment * _ENVIRONMENT | reads_weights * _READS_WEIGHTS | has_accuracy * _HAS_ACCURACY
-            | steps_itself * _STEPS_ITSELF,
-            model=model.encode(),
-            data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
+            flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself))),
+            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
             evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None)
         texts = [text.encode() for text in entrain._texts(settings)]
@@ -251,7 +222,8 @@ class Rank:
                                                       ctypes.c_size_t(len(texts)), ctypes.byref(pointer))):
             raise ValueError("the run that resume=auto names has finished: give another out")
         handle = self._handle = _Handle(self._library, pointer, [*memories.values(), *own_memories.values()])
-        self._interrupts = _Interrupts(handle)
+        self._interrupts, self._shows = _Interrupts(handle), sys.excepthook
+        self._tells = sys.excepthook = _weakly(self._tell, self._shows)
         facts = self._library.en_rank_about(pointer).contents
         self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value
                       for name, *_ in _Facts._fields_[1:]}
@@ -266,8 +238,7 @@ class Rank:
             try:
                 seen = {name: np.ctypeslib.as_array(weights[i], shape or (1,)).reshape(shape).copy()
                         for (name, i), shape in zip(self._names.items(), self._shapes)}
-                found = evaluate(seen)
-                score[0].loss, score[0].accuracy = found if has_accuracy else (found, 0)
+                score[0].loss, score[0].accuracy = evaluate(seen) if has_accuracy else (evaluate(seen), 0)
                 return _OK
             except BaseException as error:  # raised again by the call that asked
                 self._raised = error
@@ -280,12 +251,15 @@ class Rank:
             self._has_left = True
             self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {error}".encode())
 
+    def _tell(self, kind, error, trace):  # nobody has caught it
+        self._abort(error)
+        self._shows(kind, error, trace)
+
     def _check(self, status):
         raised, self._raised = self._raised, None
         if raised:
             raise raised
-        if status == _ESTOP:
-            self._is_over = True
+        self._is_over |= status == _ESTOP
         if status in (_OK, _ESTOP):
             return status == _OK
         text = ctypes.create_string_buffer(2048)
@@ -294,20 +268,33 @@ class Rank:
         raise ValueError(text) if status in _INVALID else RunError(text, status)
 
     def _open(self):
-        if self._handle is None:
-            raise ValueError("this rank is closed")
+        _need(self._handle, "this rank is closed")
         return self._handle.pointer
+
+    def _next(self):
+        """Number and samples of the next batch of this rank; None: that was the last."""
+        batch = _Batch()
+        if self._check(self._library.en_rank_next(self._open(), batch)):
+            return batch.number, np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
+
+    def _begin(self, count):
+        """A step with the oldest batch that was handed out; False: the run ends before it."""
+        if not self._check(self._library.en_rank_begin(self._open(), count)):
+            return False
+        self._waiting = set(self._names)
+        if count == 0:  # the others have a few samples more
+            self._finish()
+        return True
+
+    def _finish(self, loss=0.0, accuracy=0.0):
+        score = _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)
+        self._check(self._library.en_rank_finish(self._open(), score))
 
     def batches(self):
         """The samples of each batch of this rank, as an array of indices, until the run ends: each is a step, to be finished."""
-        batch, nothing = _Batch(), _Score(size=ctypes.sizeof(_Score))
-        while self._check(self._library.en_rank_next(self._open(), batch)) and \
-                self._check(self._library.en_rank_begin(self._open(), batch.count)):
-            self._waiting = set(self._names)
-            if batch.count > 0:
-                yield np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
-            else:  # the others have a few samples more
-                self._check(self._library.en_rank_finish(self._open(), nothing))
+        while (batch := self._next()) is not None and self._begin(len(batch[1])):
+            if len(batch[1]) > 0:
+                yield batch[1]
 
     def ready(self, name):
         """The gradient of this tensor is complete, and its weights are not read in this step any more: it may leave."""
@@ -318,7 +305,7 @@ class Rank:
         """Ends the step. Gradients of tensors that were not ready leave now, so they have to be filled, too."""
         for name in [name for name in reversed(list(self._names)) if name in self._waiting]:
             self.ready(name)
-        self._check(self._library.en_rank_finish(self._open(), _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)))
+        self._finish(loss, accuracy)
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye."""
@@ -331,11 +318,12 @@ class Rank:
         self._library.en_rank_stop(self._open(), why.encode())
 
     def close(self):
-        """Without an end() before, this is a death for the other ranks. `weights` are copies from now on; arrays that are still in
-        use stay valid."""
+        """Without an end() before, this is a death for the other ranks. `weights` are copies then; arrays in use stay valid."""
         if self._handle is None:
             return
         self._interrupts.end()
+        if sys.excepthook is self._tells:
+            sys.excepthook = self._shows
         self._abort(RuntimeError("the program closed its rank before the end of the run"))
         self.weights, self.gradients = {name: array.copy() for name, array in self.weights.items()}, None
         self._handle = self._interrupts = None

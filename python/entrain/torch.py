@@ -1,15 +1,296 @@
-"""entrain.torch: a PyTorch module under any strategy in virtual time (docs/virtual-time.md).
+"""entrain.torch: a PyTorch module under any strategy, on real ranks (docs/pytorch.md) or in virtual time (docs/virtual-time.md).
 
-    run = entrain.torch.simulate(model, loss, dataset, workers=64, strategy="ps-async", batch_size=64, steps=100, lr=0.05)
+    rank = entrain.torch.Rank(model, optimizer, data=train_set, evaluate=test, batch_size=64, epochs=3)   # joins the run
+    for x, y in rank.batches(num_workers=2):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()                          # gradients leave meanwhile
+        rank.step(loss)                          # now the model has the weights of the next step
+    rank.end()
 """
+import collections
+import functools
+import hashlib
+import itertools
+
 import numpy as np
 import torch
 
 import entrain
+from entrain import _need
+
+_ADAM = ("lr", "betas", "eps", "weight_decay")
+_READ = {torch.optim.SGD: ("sgd", ("lr", "momentum", "nesterov", "weight_decay")),
+         torch.optim.Adam: ("adam", _ADAM), torch.optim.AdamW: ("adamw", _ADAM)}
+_ELSE = "or let PyTorch step: step='torch', with the strategies ring and solo"
+_Part = collections.namedtuple("_Part", "number index count size total")  # of a batch
 
 
-def _numbers(tensors):
-    return torch.cat([t.detach().reshape(-1) for t in tensors]).to(torch.float32).cpu().numpy()
+def _trained(model, optimizer):
+    """{name: parameter}, in the order of forward."""
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        raise RuntimeError(f"torch {torch.__version__} does not tell when a gradient is complete: install torch 2.1 or newer")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    _need(trained, "the model has no parameter that needs a gradient")
+    for name, p in trained.items():
+        _need(p.dtype == torch.float32 and p.layout == torch.strided and p.device.type == "cpu", f"parameter {name} is {p.dtype}, "
+              f"{p.layout}, on {p.device}: make it dense float32 on the CPU before Rank, such as by model.float()")
+    given = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    for name, p in trained.items():
+        _need(p in given, f"parameter {name} is not in the optimizer: add it, or freeze it by requires_grad_(False)")
+    _need(len(given) == len(trained), f"the optimizer has {len(given)} parameters, the model {len(trained)}: give it the model's")
+    return trained
+
+
+def _places(model):
+    """(name, dictionary, key) of all parameters and buffers with elements."""
+    return [(f"{prefix}.{key}".lstrip("."), tensors, key) for prefix, module in model.named_modules()
+            for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
+
+
+def _memory_of(t):
+    t.data = t.data.contiguous()
+    return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+
+
+def _rates(optimizer):
+    names = _READ[type(optimizer)][1]
+    return [{name: group[name] for name in names} for group in optimizer.param_groups]
+
+
+def _settings_of(optimizer):
+    """Those by which the library steps alike, and (factor of lr, weight_decay) of parameters that have their own."""
+    kind, groups = type(optimizer), optimizer.param_groups
+    _need(kind in _READ, f"{kind.__name__} is not among the optimizers that the library steps: give SGD, Adam or AdamW, {_ELSE}")
+    _need(not optimizer.state, f"this {kind.__name__} has a state of earlier steps, which a run lacks: create a new one, {_ELSE}")
+    only = {"dampening": 0, "amsgrad": False, "maximize": False, "decoupled_weight_decay": kind is torch.optim.AdamW}
+    for (name, value), group in itertools.product(only.items(), groups):
+        _need(group.get(name, value) == value, f"the library's {kind.__name__} has no {name}={group.get(name)}: omit it, {_ELSE}")
+    rates = _rates(optimizer)
+    for i, name in itertools.product(range(len(rates)), rates[0]):
+        _need(rates[i][name] == rates[0][name] or name in ("lr", "weight_decay"), f"parameter groups 0 and {i} have "
+              f"{name}={rates[0][name]} and {rates[i][name]}, but only lr and weight_decay may differ: make them alike, {_ELSE}")
+    lr = max(rate["lr"] for rate in rates)
+    found = dict(rates[0], lr=lr, optimizer=_READ[kind][0])
+    found.update(zip(("beta1", "beta2"), found.pop("betas", ())))
+    own = {p: (rate["lr"] / (lr or 1), rate["weight_decay"]) for rate, group in zip(rates, groups) for p in group["params"]}
+    return found, {p: pair for p, pair in own.items() if pair != (1, found["weight_decay"]) and lr > 0}
+
+
+def _as_dataset(data):
+    is_pair = isinstance(data, (tuple, list)) and len(data) == 2 and torch.is_tensor(data[0])
+    return torch.utils.data.TensorDataset(*data) if is_pair else data
+
+
+def _sha256(dataset):
+    """Of a TensorDataset; None: not known."""
+    tensors = dataset.tensors if isinstance(dataset, torch.utils.data.TensorDataset) else ()
+    if not tensors or sum(t.nbytes for t in tensors) > 1 << 30:
+        return None
+    sha = hashlib.sha256(str([(t.dtype, t.shape) for t in tensors]).encode())
+    for t in tensors:
+        sha.update(t.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+def _seed(*what):
+    return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
+
+
+class _Seeded(torch.utils.data.Dataset):
+    """The first index of a batch is a seed: random augmentation does not depend on the process that loads it."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __getitems__(self, indices):
+        torch.manual_seed(indices[0])
+        take = getattr(self.dataset, "__getitems__", None)
+        return take(indices[1:]) if take else [self.dataset[i] for i in indices[1:]]
+
+
+class _Gone(torch.Tensor):
+    """Stands for a gradient that has left: whoever reads, clips or steps with it learns so."""
+
+    @classmethod
+    def __torch_function__(cls, *call):
+        raise ValueError("the gradient has left during backward: call rank.step(loss) alone after backward, "
+                         f"{_ELSE}, where optimizer.register_step_pre_hook may clip the mean gradient")
+
+
+class Rank(entrain.Rank):
+    """One rank of a run that trains a module. Settings are those of `entrain worker`, as for entrain.Rank.
+
+    optimizer      SGD, Adam or AdamW of torch.optim: the library reads it and steps alike, under any strategy. With step="torch"
+                   any optimizer, which PyTorch steps with the mean gradient (ring, solo)
+    data           the training set: a dataset with len() and items, or a pair of tensors (inputs, targets)
+    evaluate       called with the model, in evaluation mode, on rank 0; returns the loss, or with has_accuracy=True
+                   (loss, accuracy): step(loss, accuracy) then wants a batch's, too
+
+    Until end() the parameters lie in the run's memory. `unused` counts by name the steps without a gradient, which is zero then.
+    """
+
+    def __init__(self, model, optimizer, *, data, evaluate=None, has_accuracy=False, step="native", data_sha256=None, **settings):
+        _need(step in ("native", "torch"), f"step={step!r}: give 'native' (the library steps) or 'torch'")
+        data = _as_dataset(data)
+        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__} without len() and "
+              "items, so no run can share it out: give a map-style dataset")
+        self._model, self._optimizer, self._data, self._is_own, self._hooks = model, optimizer, data, step == "torch", []
+        self._trained, self.unused = _trained(model, optimizer), collections.Counter()
+        read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if self._is_own else _settings_of(optimizer)
+        read = {name: value if isinstance(value, (str, bool)) else float(value) for name, value in read.items()}
+        for name in read.keys() & settings.keys():
+            raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or give it to entrain run")
+        self._rates, self._places = [] if self._is_own else _rates(optimizer), _places(model)
+        super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
+                         memories={name: _memory_of(of[key]) for name, of, key in self._places if not of[key].requires_grad},
+                         rates={name: own[p] for name, p in self._trained.items() if p in own},
+                         evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
+                         steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
+                         data_sha256=data_sha256 or _sha256(data),
+                         computes=f"torch {torch.__version__}, cpu, {torch.get_num_threads()} threads", **read, **settings)
+        for group in optimizer.param_groups if self._is_own else ():  # a launcher's lr wins
+            group["lr"] *= self.about["lr"] / (read["lr"] or 1)
+        self._has_accuracy, self._nparts, self._part, self._nfinished = has_accuracy, 1, None, 0
+        self._accumulate = max(1, self.about["global_batch"] // (self.about["batch"] * self.about["nranks"]))  # the setting
+        self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
+        self._gone = {name: gradient.as_subclass(_Gone) for name, gradient in self._gradient.items()}
+        for name, p in self._trained.items():
+            p.data = torch.from_numpy(self.weights[name])
+            self._hooks.append(p.register_post_accumulate_grad_hook(functools.partial(self._leave, name)))
+        self._was = [(of[key].data_ptr(), of[key].requires_grad) for _, of, key in self._places]
+
+    def _judge_module(self, evaluate, arrays):
+        modes, own = [(m, m.training) for m in self._model.modules()], [p.data for p in self._trained.values()]
+        try:
+            self._put(torch.from_numpy(arrays[name]) for name in self._trained)
+            self._model.eval()
+            with torch.no_grad():
+                return evaluate(self._model)
+        finally:
+            self._put(own)
+            for module, mode in modes:
+                module.training = mode
+
+    def _put(self, values):
+        for p, value in zip(self._trained.values(), values):
+            p.data = value
+
+    def _forget(self):
+        for p in self._trained.values():
+            p.grad = None
+
+    def accumulate(self, parts):
+        """Batches come in so many parts, each with a backward and a step(): less memory, the same gradient."""
+        _need(self._part is None and parts >= 1, f"accumulate({parts}): give 1 or more parts, before batches()")
+        self._nparts = parts
+
+    def batches(self, dataset=None, **loader):
+        """The batches of this rank until the run ends, by a DataLoader with these arguments; each wants a step()."""
+        dataset, ahead = self._data if dataset is None else dataset, collections.deque()
+        batch, seed = self.about["batch"], self.about["seed"]
+        _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data "
+              f"{len(self._data)}: give the same samples")
+        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than the run, whose is {batch}: "
+              "give it to Rank alone")
+        for name in {"sampler", "batch_sampler", "shuffle", "drop_last"} & loader.keys():
+            raise ValueError(f"batches({name}=..): the run chooses the samples: omit it (Rank has shuffle and drop_last)")
+        workers = loader.get("num_workers", 0)
+        if workers > 0 and loader.get("prefetch_factor") is None:
+            loader["prefetch_factor"] = 1 if self.about["is_claiming"] else 2
+        _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x "
+              f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
+
+        def chosen():
+            while (batch := self._next()) is not None:
+                number, samples = batch
+                parts = np.array_split(samples, max(1, min(self._nparts, len(samples))))
+                for i, part in enumerate(parts):
+                    ahead.append(_Part(number, i, len(parts), len(part), len(samples)))
+                    if len(part):
+                        yield [_seed(seed, number, i, "data"), *part.tolist()]
+
+        for data in itertools.chain(torch.utils.data.DataLoader(_Seeded(dataset), batch_sampler=chosen(), **loader), [None]):
+            self._part = None
+            while self._part is None:  # empty batches lie before it
+                if not ahead or not self._begin_part(ahead.popleft()):
+                    return
+            torch.manual_seed(_seed(seed, self._part.number, self._part.index))
+            yield data
+            if self._part is not None:
+                raise ValueError("the last batch was not finished: call rank.step(loss) after loss.backward()")
+
+    def _begin_part(self, part):  # if all that Rank has read and lent is as it was
+        for (name, of, key), was in zip(self._places, self._was):
+            if (of[key].data_ptr(), of[key].requires_grad) != was:
+                raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
+                                 "requires_grad_() before, and change buffers in place")
+        for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
+            for name in [name for name in was if was[name] != now[name]]:
+                raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
+                                 f"omit that (Rank has lr_schedule=..), {_ELSE}")
+        if part.index == 0:
+            self._touched, self._sums = set(), np.zeros(2)
+            if not self._begin(part.total):
+                return False
+        self._part, self._here = part if part.total else None, set()
+        self._forget()
+        return True
+
+    def _leave(self, name, p):
+        """The gradient of a parameter is complete: it leaves while backward goes on."""
+        part, gradient = self._part, self._gradient[name]
+        if part is None or name in self._here:
+            raise ValueError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
+                             "for each that batches() gives")
+        if p.grad.layout != torch.strided:
+            raise ValueError(f"the gradient of {name} is {p.grad.layout}: give its module sparse=False")
+        if name in self._touched:
+            gradient.add_(p.grad, alpha=part.size / part.total)
+        else:
+            torch.mul(p.grad, part.size / part.total, out=gradient)
+        self._touched.add(name)
+        self._here.add(name)
+        p.grad = self._gone[name]
+        if part.index + 1 == part.count:
+            self.ready(name)
+
+    def step(self, loss, accuracy=None):
+        """After loss.backward(), in place of optimizer.step(): ends the step, once all parts of the batch are there."""
+        part = self._part
+        _need(part is not None, "step() without a batch: call it once for each that batches() gives")
+        _need(self._here, "step() before loss.backward(): no gradient has come")
+        _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
+        self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
+        self._part = None
+        if part.index + 1 < part.count:
+            return
+        self.unused.update(self._names.keys() - self._touched)
+        for name in self._touched & self._waiting:  # by an earlier part alone
+            self.ready(name)
+        self._finish(*self._sums)
+
+    def _finish(self, *score):
+        super()._finish(*score)
+        self._nfinished += 1
+        if self._is_own and self._nfinished % self._accumulate == 0:
+            for name, p in self._trained.items():
+                p.grad = self._gradient[name]
+            self._optimizer.step()
+        self._forget()
+
+    def end(self):
+        """After batches() has ended: the last evaluation, the report, the goodbye. The module has memory of its own again."""
+        super().end()
+        self.close()
+
+    def close(self):
+        if self._hooks:
+            self._put([p.data.clone() for p in self._trained.values()])
+            self._forget()
+            self._gradient = self._gone = None
+        while self._hooks:
+            self._hooks.pop().remove()
+        super().close()
 
 
 def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **settings):
@@ -19,49 +300,38 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
     dataset                 a pair of tensors (inputs, targets), or anything with len() whose items are such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
 
-    Micro-batch m has samples m * batch_size .. of an order that is drawn anew for each epoch from (seed, epoch); a last batch
-    that is not full is left out. Parameters that need no gradient, and buffers, stay as they are on every worker.
+    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters and buffers stay.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise ValueError("the model has no parameter that needs a gradient")
-    pair = dataset if isinstance(dataset, (tuple, list)) and len(dataset) == 2 and torch.is_tensor(dataset[0]) else None
-    n = len(pair[0]) if pair else len(dataset)
-    per_epoch = n // batch_size
-    if per_epoch == 0:
-        raise ValueError(f"batch_size={batch_size} is more than the {n} samples of the data set")
-    orders = {}
+    parameters, dataset, orders = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset), {}
+    _need(parameters, "the model has no parameter that needs a gradient")
+    per_epoch = len(dataset) // batch_size
+    _need(per_epoch, f"batch_size={batch_size} is more than the {len(dataset)} samples of the data set")
 
     def batch_of(micro_batch):
         epoch, at = divmod(micro_batch, per_epoch)
         if epoch not in orders:
             orders.pop(min(orders), None) if len(orders) > 1 else None  # a slow worker may still be in the last one
-            orders[epoch] = np.random.default_rng((seed, epoch)).permutation(n)
-        index = torch.from_numpy(orders[epoch][at * batch_size:(at + 1) * batch_size])
-        if pair:
-            return pair[0][index], pair[1][index]
-        items = [dataset[int(i)] for i in index]
-        return torch.stack([torch.as_tensor(x) for x, _ in items]), torch.stack([torch.as_tensor(y) for _, y in items])
+            orders[epoch] = np.random.default_rng((seed, epoch)).permutation(len(dataset))
+        index = orders[epoch][at * batch_size:(at + 1) * batch_size]
+        if isinstance(dataset, torch.utils.data.TensorDataset):
+            return dataset[torch.from_numpy(index)]
+        return torch.utils.data.default_collate([dataset[i] for i in index.tolist()])
+
+    def flat(tensors):
+        return torch.cat([t.detach().reshape(-1) for t in tensors]).to(torch.float32).cpu().numpy()
 
     def put(param):
-        with torch.no_grad():
-            at = 0
-            for p in parameters:
-                p.copy_(torch.from_numpy(np.array(param[at:at + p.numel()])).reshape(p.shape))
-                at += p.numel()
+        for p, part in zip(parameters, torch.from_numpy(np.array(param)).split([p.numel() for p in parameters])):
+            p.data.copy_(part.view_as(p))
 
     def grad(param, micro_batch, rank):
         put(param)
         x, y = batch_of(micro_batch)
         model.zero_grad(set_to_none=True)
         loss(model(x), y).backward()
-        return _numbers([p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters])
+        return flat([p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters])
 
-    def score(param):
-        put(param)
-        return evaluate(model)
-
-    run = entrain.simulate(grad, _numbers(parameters), batch_size=batch_size, seed=seed, tensors=[p.numel() for p in parameters],
-                           eval=score if evaluate else None, **settings)
+    run = entrain.simulate(grad, flat(parameters), batch_size=batch_size, seed=seed, tensors=[p.numel() for p in parameters],
+                           eval=(lambda param: put(param) or evaluate(model)) if evaluate else None, **settings)
     put(run.weights)
     return run

@@ -256,6 +256,14 @@ static en_status read_options(const en_client_options *given, en_client_options 
     return check_options(o);
 }
 
+static bool has_milestones(const en_client_options *o)
+{
+    bool rises = o->lr_milestones != NULL && o->nlr_milestones >= 1 && o->nlr_milestones <= ENI_MILESTONES;
+    for (uint32_t i = 1; rises && i < o->nlr_milestones; i++)
+        rises = o->lr_milestones[i] > o->lr_milestones[i - 1];
+    return rises;
+}
+
 static en_status read_schedule(const en_client_options *o, eni_schedule *schedule_out)
 {
     int kind = 0;
@@ -267,8 +275,7 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
         return invalid("lr_schedule step", "give lr_step (samples) and lr_gamma");
     if ((kind == ENI_LR_COSINE || kind == ENI_LR_LINEAR) && o->total_samples == 0)
         return invalid("lr_schedule cosine and linear", "give total_samples");
-    if (kind == ENI_LR_MULTISTEP && (o->lr_milestones == NULL || o->nlr_milestones < 1 ||
-                                     o->nlr_milestones > ENI_MILESTONES || !is_at_least(o->lr_gamma, 0)))
+    if (kind == ENI_LR_MULTISTEP && !(has_milestones(o) && is_at_least(o->lr_gamma, 0)))
         return invalid("lr_schedule multistep",
                        "give one to eight lr_milestones (samples, rising) and lr_gamma");
     *schedule_out = (eni_schedule){.kind = (eni_schedule_kind)kind,

@@ -182,10 +182,10 @@ void eni_cause_tell(void *fd_, const char *sentence)
         eni_error("plugin", "%s", sentence);
 }
 
-void eni_end_write(int fd)
+void eni_end_write(int fd, en_status st)
 {
     char line[40];
-    snprintf(line, sizeof line, "end\t%lld\n", (long long)getpgrp());
+    snprintf(line, sizeof line, "end\t%lld\t%d\n", (long long)getpgrp(), st);
     if (fd >= 0) write_line(fd, line);
 }
 
@@ -208,11 +208,13 @@ static bool fits(char *copy, size_t bytes, const char *text)
     return (size_t)snprintf(copy, bytes, "%s", text) < bytes;
 }
 
-bool eni_end_read(const char *line, int64_t *pid_out)
+bool eni_end_read(const char *line, int64_t *pid_out, en_status *st_out)
 {
     long long pid;
-    if (strncmp(line, "end\t", 4) != 0 || !read_number(line + 4, &pid)) return false;
+    int st;
+    if (sscanf(line, "end\t%lld\t%d", &pid, &st) != 2) return false;
     *pid_out = pid;
+    *st_out = st;
     return true;
 }
 

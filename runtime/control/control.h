@@ -137,14 +137,14 @@ void eni_cause_tell(void *fd, const char *sentence);
 /* *sentence_out lies in the line. False if it is another kind of line. */
 bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_out);
 
-/* Reports that this process ends because it is done, well or not. A process that ends without this line was
- * ended by a plugin, even if its exit code is 0. Waits a few seconds for room in the pipe.
+/* Reports that this process ends because it is done, well or not (`st`). A process that ends without this line
+ * was ended by a plugin, even if its exit code is 0. Waits a few seconds for room in the pipe.
  *
- *     end \t PID \n
+ *     end \t PID \t STATUS \n
  *
  * PID in both is that of the process group: the launcher's child leads it, and may have started the process. */
-void eni_end_write(int fd);
-bool eni_end_read(const char *line, int64_t *pid_out);
+void eni_end_write(int fd, en_status st);
+bool eni_end_read(const char *line, int64_t *pid_out, en_status *st_out);
 
 /* The leader's report that the run ends early to go on with this many workers (ask.h). Never blocks.
  *

@@ -264,9 +264,13 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
         eni_leader_join(leader, connection, &message);
     } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_WISH) {
         eni_leader_wish(leader, connection, &message);
+    } else if (st == EN_EVERSION && connection->stage == CONNECTION_NEW) {
+        eni_leader_refuse(connection, st,
+                          "it has version %llu of Entrain's control protocol, but this process version %u: "
+                          "use programs and libraries of the same release",
+                          (unsigned long long)message.number, ENI_CONTROL_VERSION);
     } else if (connection->stage == CONNECTION_NEW) {
-        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO,
-                          "the first message is not a request to join: %s",
+        eni_leader_refuse(connection, EN_EPROTO, "the first message is not a request to join: %s",
                           why == NULL ? "it has another type" : why);
     } else if (leader->stage != LEADER_ENDING) {
         snprintf(text, sizeof text, "it sent an invalid message: %s", why);

@@ -327,6 +327,7 @@ en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out,
         uint64_t version = eni_unpack_uint(&in, UINT32_MAX, "the version is not a number");
         if (in.why == NULL && version != ENI_CONTROL_VERSION) {
             eni_cursor_refuse(&in, "it has another version of Entrain's protocol");
+            out->number = version;
             st = EN_EVERSION;
         }
     }

@@ -129,7 +129,7 @@ void eni_kept_fini(eni_kept *kept);
 en_status eni_message_put(eni_link *link, const eni_message *message);
 
 /* Decodes untrusted bytes into *out; spans are borrowed from them. EN_EPROTO, or EN_EVERSION for a JOIN of
- * another version; `why_out` (may be NULL) gets a static sentence. No allocation. */
+ * another version, out->number; `why_out` (may be NULL) gets a static sentence. No allocation. */
 en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out, const char **why_out);
 
 /* Copies decoded / given key-values into one block, freed with eni_free. */

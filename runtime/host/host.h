@@ -74,6 +74,8 @@ typedef struct eni_transport {
     bool (*test)(void *user, const eni_operation *operation); /* true: wait would not block. Makes progress */
     en_status (*wait)(void *user, eni_operation *operation);
     int64_t (*now_ns)(void *user);
+    /* This rank's weights, flat, which may lie elsewhere as long as it only reads them. NULL: in the arena. */
+    float *(*weights)(void *user, bool writes);
     /* Seconds of an operation (0: call, else EN_ALLREDUCE ..) on `bytes` bytes, as in en_host.cost. */
     double (*cost)(void *user, int op, uint64_t bytes);
 } eni_transport;

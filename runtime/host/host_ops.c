@@ -27,8 +27,9 @@ static eni_host *host_of(en_host *table)
 
 static float *vec_address(const eni_host *host, en_vec v)
 {
-    return eni_arena_at(host->config.arena, eni_vec_slot(v),
-                        host->config.buckets->bucket[eni_vec_bucket(v)].lo);
+    const uint64_t lo = host->config.buckets->bucket[eni_vec_bucket(v)].lo;
+    return eni_vec_slot(v) == ENI_SLOT_PARAM ? eni_host_weights(host, lo, true)
+                                             : eni_arena_at(host->config.arena, eni_vec_slot(v), lo);
 }
 
 static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)

@@ -144,12 +144,19 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
     if (bucket == 0) host->counters.steps++;
 }
 
+float *eni_host_weights(const eni_host *host, uint64_t at, bool writes)
+{
+    const eni_transport *t = &host->transport;
+    return t->weights != NULL ? t->weights(t->user, writes) + at
+                              : eni_arena_at(host->config.arena, ENI_SLOT_PARAM, at);
+}
+
 uint32_t eni_host_param_crc(const eni_host *host)
 {
     uint32_t crc = 0;
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         const eni_bucket_range *range = &host->config.buckets->bucket[b];
-        crc = eni_crc32c(crc, eni_arena_at(host->config.arena, ENI_SLOT_PARAM, range->lo),
+        crc = eni_crc32c(crc, eni_host_weights(host, range->lo, false),
                          (range->hi - range->lo) * sizeof(float));
     }
     return crc;

@@ -201,6 +201,8 @@ static inline bool eni_vec_is_valid(const eni_host *host, en_vec v)
 
 /* CRC of this rank's weights in the arena. note_start records it once, for the initial weights. */
 uint32_t eni_host_param_crc(const eni_host *host);
+/* This rank's weights from element `at` on. */
+float *eni_host_weights(const eni_host *host, uint64_t at, bool writes);
 void eni_host_note_start(eni_host *host);
 
 /* The host's position, for people: "submit of bad (rank 1, step 3, bucket 2)". */

@@ -18,7 +18,9 @@
 
 #include "entrain/status.h"
 
-#define ENI_WIRE_MAGIC   0x454e5431u /* "ENT1" */
+#define ENI_WIRE_MAGIC 0x454e5431u /* "ENT1" */
+/* Processes of different builds form one run if they have the same number. So raise it when anything changes that they share: a
+ * message, the layout of shared memory, a key-value of a JOIN (spec/run_spec.h), the bytes of a gather. */
 #define ENI_WIRE_VERSION 4u
 #define ENI_HEADER_MAX   4096u
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)

@@ -20,7 +20,7 @@ enum { NOBODY = -2 }; /* for eni_sim_rank_begin: no rank in particular */
 typedef struct rank_part {
     eni_sim_rank *rank; /* NULL: has not joined */
     eni_coll_op op;     /* as it joined */
-    float *data;        /* (count) */
+    float *data;        /* (count) once all have */
     uint64_t ticket;
 } rank_part;
 
@@ -99,8 +99,11 @@ static void complete(void *sim_, void *collective)
 {
     eni_sim *sim = sim_;
     eni_collective *c = collective;
-    for (int32_t i = 0; i < c->n; i++)
-        eni_gradients_await(c->entries[i].rank);
+    for (int32_t i = 0; i < c->n; i++) {
+        rank_part *e = &c->entries[i];
+        eni_gradients_await(e->rank);
+        e->data = eni_sim_rank_at(e->rank, e->op.slot, e->op.bucket);
+    }
     if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
         copy_parts(c);
     else
@@ -122,24 +125,29 @@ static void complete(void *sim_, void *collective)
     sim->in_flight--;
 }
 
-/* All have joined: the links of the group are busy for as long as a ring needs, each of whose hops takes as long as between the
- * two neighbours that are farthest apart. */
+double eni_exchange_ns(const eni_sim *sim, int op, double bytes, const eni_collective *c)
+{
+    const int32_t n = c != NULL ? c->n : sim->nranks;
+    double hop = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t next = (i + 1) % n, from = c != NULL ? c->entries[i].rank->world.rank : i,
+                      to = c != NULL ? c->entries[next].rank->world.rank : next;
+        hop = fmax(hop, eni_network_hop(&sim->network, from, to, bytes / n));
+    }
+    return (op == EN_ALLREDUCE ? 2 : 1) * (double)(n - 1) * hop;
+}
+
+/* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
     eni_collective **at = &sim->exchanges.collectives;
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
-    const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
-    const double piece = (double)c->count * sizeof(float) / c->n;
+    const double ns = eni_exchange_ns(sim, c->op, (double)c->count * sizeof(float), c);
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
-    double hop = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        hop = fmax(hop, eni_network_hop(&sim->network, c->entries[i].rank->world.rank,
-                                        c->entries[(i + 1) % c->n].rank->world.rank, piece));
     sim->in_flight++;
-    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span((double)hops * hop)),
-                 complete, c);
+    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span(ns)), complete, c);
 }
 
 /* The ranks of a group: its index in group_free_ns, the lowest, their number; this rank's position. */
@@ -196,7 +204,7 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     }
     if (who.place < c->lowest) c->lowest = who.place;
     *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, NOBODY);
-    c->entries[who.place] = (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
+    c->entries[who.place] = (rank_part){.rank = rank, .op = *op, .ticket = *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
     return EN_OK;
 }

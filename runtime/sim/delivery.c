@@ -29,37 +29,61 @@ static void head_arrived(void *sim_, void *message_)
     eni_sim_post(sim, at, arrived, message_);
 }
 
-void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns)
+/* copies: else the message points at the data, which `held` holds, if not NULL. */
+static void carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns, bool copies,
+                  eni_version_buffer *held)
 {
     const int32_t rank = header->rank, node = sim->stores.all[header->shard].node;
     const bool is_up = eni_sim_is_to_store(header);
-    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes + ENI_CANARY * sizeof(float));
+    const uint64_t room = copies ? header->bytes + ENI_CANARY * sizeof(float) : 0;
+    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + room);
     if (m == NULL) {
         eni_sim_fail(sim, EN_ENOMEM);
         return;
     }
+    *eni_sim_held(m) = held;
     m->sim = sim;
     m->from = is_up ? rank : node;
     m->to = is_up ? node : rank;
     m->header = *header;
-    if (header->bytes > 0) memcpy(m->data, data, header->bytes);
+    m->data = copies ? m->copy : (float *)(uintptr_t)data;
+    if (copies && header->bytes > 0) memcpy(m->copy, data, header->bytes);
     sim->in_flight++;
     const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, m->from, m->to, header->bytes);
     eni_sim_post(sim, at + late_ns, head_arrived, m);
 }
 
-static void send(eni_sim *sim, const eni_header *header, const float *data)
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns)
+{
+    carry(sim, header, data, late_ns, true, NULL);
+}
+
+/* Faults need copies of all, as a message may arrive twice. */
+static void send(eni_sim *sim, const eni_header *header, const float *data, bool copies,
+                 eni_version_buffer *held)
 {
     if (sim->config->faults != NULL)
         sim->config->faults->send(sim, header, data);
     else
-        eni_delivery_carry(sim, header, data, 0);
+        carry(sim, header, data, 0, copies, held);
 }
 
 /* ---- at the store -------------------------------------------------------------------------------------- */
 
 /* A ticket names the incarnation too: the answer to a dead one's call must not reach its successor. */
 enum { TICKET_SEQ_BITS = 40 };
+
+/* Holds the version of the store that an answer is. NULL: the answer is to be copied. It is the client's own vector, or so small
+ * that a copy costs less than the store's search for a version that nobody holds, among those of all ranks. */
+static eni_version_buffer *hold(const eni_sim_store *store, const eni_store_action *action)
+{
+    const eni_sim *sim = store->sim;
+    const uint64_t least = 4096 + 64 * (uint64_t)sim->nranks;
+    if (sim->config->faults != NULL || action->data == NULL || action->count < least ||
+        action->data != eni_store_weights(store->core, action->bucket, NULL))
+        return NULL;
+    return eni_store_acquire(store->core, action->bucket);
+}
 
 static void reply(eni_sim_store *store, const eni_store_action *action)
 {
@@ -84,7 +108,8 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
                                      .bucket = action->bucket,
                                      .clock = header.seq,
                                      .version = action->version});
-    send(sim, &header, action->data);
+    eni_version_buffer *held = hold(store, action);
+    send(sim, &header, action->data, held == NULL, held);
 }
 
 /* A store's timer fires, unless it was replaced. */
@@ -168,7 +193,9 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
                                    .covered = h->covered,
                                    .payload = {.data = is_push ? m->data : NULL,
                                                .count = h->bytes / sizeof(float),
-                                               .flags = ENI_PAYLOAD_HAS_ROOM,
+                                               .flags = m->data == m->copy
+                                                            ? ENI_PAYLOAD_HAS_ROOM
+                                                            : ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY,
                                                .release = is_push ? release : NULL,
                                                .owner = m}};
     const en_status st = eni_delivery_handle(store, &event);
@@ -207,15 +234,20 @@ static en_status take_in_turn(eni_sim_store *store, eni_sim_message *message)
 
 /* ---- the ranks' clients -------------------------------------------------------------------------------- */
 
-/* Copies an answer's vector to the rank. */
-static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
+/* Copies an answer's vector to the rank. The whole model stays where it is, in the message. */
+static void complete(eni_sim_rank *rank, eni_sim_message *answer)
 {
     const eni_header *h = &answer->header;
     const eni_sim_call *call = &rank->calls[h->bucket];
-    if (call->in != NULL && h->bytes > 0) {
+    const bool is_whole = h->bytes == rank->sim->config->problem->count * sizeof(float);
+    if (call->in != ENI_SLOT_NONE && h->bytes > 0) {
         eni_gradients_await(rank);
-        memcpy(call->in + eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo, answer->data,
-               h->bytes);
+        if (call->in == ENI_SLOT_PARAM && is_whole)
+            eni_sim_rank_share(rank, answer->data, answer);
+        else
+            memcpy(eni_sim_rank_at(rank, (uint32_t)call->in, h->bucket) +
+                       eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo,
+                   answer->data, h->bytes);
         rank->result->recv += h->bytes;
     }
     eni_sim_rank_part_done(rank, call->request, EN_OK);
@@ -232,8 +264,16 @@ static void refused(eni_sim_rank *rank, const eni_header *h, bool is_call)
         eni_sim_fail(sim, (en_status)h->status);
 }
 
+/* Whether the data are the rank's gradient, which stays as it is until the call is answered, because the rank waits in finish. */
+static bool is_lent(const eni_sim_rank *rank, const float *data)
+{
+    const en_strategy *s = rank->sim->config->strategy;
+    return s->finish == NULL && s->before_step == NULL && s->after_step == NULL && data != NULL &&
+           data >= rank->grad && data < rank->grad + rank->sim->buckets->count;
+}
+
 /* One event into the state machine, its actions out. `answer`: the message of an ANSWER. */
-static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_sim_message *answer)
+static void step(eni_sim_rank *rank, const eni_client_event *event, eni_sim_message *answer)
 {
     eni_sim *sim = rank->sim;
     if (sim->config->faults != NULL) sim->config->faults->watch(rank, event, NULL);
@@ -242,7 +282,9 @@ static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_si
     for (uint32_t i = 0; i < sim->client_actions.n && st == EN_OK; i++) {
         const eni_client_action *action = &sim->client_actions.item[i];
         switch (action->type) {
-        case ENI_CLIENT_SEND: send(sim, &action->header, action->payload); break;
+        case ENI_CLIENT_SEND:
+            send(sim, &action->header, action->payload, !is_lent(rank, action->payload), NULL);
+            break;
         case ENI_CLIENT_COMPLETE: complete(rank, answer); break;
         case ENI_CLIENT_REFUSED: refused(rank, &answer->header, action->is_call); break;
         case ENI_CLIENT_RECOVERED: break;
@@ -274,7 +316,7 @@ static void handled(void *sim_, void *message_)
     eni_sim_rank *rank = &sim->ranks[h->rank];
     if (rank->client.incarnation == h->incarnation)
         step(rank, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = h}, m);
-    release(m);
+    if (rank->answer != m) release(m);
 }
 
 /* When a store has handled this call, after those that came before it; the announcement that a rank has finished only queues. */
@@ -385,10 +427,8 @@ en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *op, uint64_
     }
     *ticket_out = eni_sim_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
     if (*ticket_out == 0) return EN_ENOMEM;
-    rank->calls[op->bucket] = (eni_sim_call){
-        .in = op->in == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->in, op->bucket),
-        .request = *ticket_out,
-        .micro_batch = rank->first_batch};
+    rank->calls[op->bucket] =
+        (eni_sim_call){.in = op->in, .request = *ticket_out, .micro_batch = rank->first_batch};
     return call_partitions(rank, op, first, n);
 }
 

@@ -95,14 +95,14 @@ en_status eni_gradients_begin(eni_sim_rank *rank)
     pthread_mutex_lock(&pool->lock);
     append(pool, rank);
     pthread_mutex_unlock(&pool->lock);
-    rank->is_computing = true;
+    rank->job.is_computing = true;
     return EN_OK;
 }
 
 void eni_gradients_await(eni_sim_rank *rank)
 {
+    if (!rank->job.is_computing) return;
     eni_sim_pool *pool = rank->sim->gradients.pool;
-    if (!rank->is_computing) return;
     pthread_mutex_lock(&pool->lock);
     while (rank->job.state != ENI_JOB_DONE) {
         eni_sim_rank *next = rank->job.state == ENI_JOB_QUEUED ? rank : pool->first;
@@ -112,7 +112,7 @@ void eni_gradients_await(eni_sim_rank *rank)
             pthread_cond_wait(&pool->done, &pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
-    rank->is_computing = false;
+    rank->job.is_computing = false;
     eni_sim_fail(rank->sim, rank->job.status);
 }
 
@@ -158,5 +158,5 @@ void eni_gradients_close(eni_sim *sim)
     eni_free(pool);
     sim->gradients.pool = NULL;
     for (int32_t r = 0; r < sim->nranks; r++) /* after a failure: nobody computes them any more */
-        sim->ranks[r].is_computing = false;
+        sim->ranks[r].job.is_computing = false;
 }

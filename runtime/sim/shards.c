@@ -128,7 +128,7 @@ en_status eni_shards_join(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
     uint64_t clock = 0;
-    eni_shards_collect(sim, rank->param);
+    eni_shards_collect(sim, eni_sim_rank_own(rank));
     for (uint32_t b = 0; b < sim->buckets->n; b++)
         for (int32_t k = 0; k < sim->stores.nshards; k++) {
             const eni_store *core = sim->stores.all[k].core;

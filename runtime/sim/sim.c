@@ -55,8 +55,11 @@ static en_status check(const eni_sim_config *c)
               "message or rank ends the run";
     else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
         why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
-    else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
-        why = "a time or a rate is negative";
+    for (int32_t i = 0; i < c->compute.nlaws; i++)
+        if (c->compute.laws[i].mean_ns < 0) why = "a time is negative";
+    for (int32_t i = 0; i < c->network.nlinks; i++)
+        if (c->network.links[i].delay_ns < 0 || c->network.links[i].bytes_per_s < 0)
+            why = "a delay or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
                     "cannot simulate %s with %d ranks, %d of them per host, %d shards and %" PRIu64
@@ -98,13 +101,11 @@ static float *new_flat(const eni_sim *sim)
 static void open_rank(eni_sim *sim, int32_t index)
 {
     eni_sim_rank *rank = &sim->ranks[index];
-    const eni_sim_problem *problem = sim->config->problem;
     rank->sim = sim;
     rank->result = &sim->result->rank[index];
     rank->arena = &sim->memory.arenas[index];
-    rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
+    rank->param = sim->config->problem->init;
     rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
-    memcpy(rank->param, problem->init, problem->count * sizeof(float));
     rank->fiber = eni_fiber_new(sim->memory.stacks, index, eni_sim_rank_body, rank);
 }
 
@@ -184,12 +185,13 @@ static en_status cut_ranks(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     sim->hosts = eni_alloc_array((size_t)sim->nranks, sizeof *sim->hosts);
-    sim->groups = eni_alloc_array((size_t)sim->nranks, sizeof *sim->groups);
-    if (sim->hosts == NULL || sim->groups == NULL) return EN_ENOMEM;
+    if (sim->hosts == NULL) return EN_ENOMEM;
+    bool has_own_groups = false;
     for (int32_t r = 0; r < sim->nranks; r++) {
         sim->hosts[r] = r - r % c->local_size;
-        sim->groups[r] = c->groups != NULL ? c->groups[r] : sim->hosts[r];
+        has_own_groups |= c->groups != NULL && c->groups[r] != sim->hosts[r];
     }
+    sim->groups = has_own_groups ? c->groups : sim->hosts;
     return EN_OK;
 }
 
@@ -215,8 +217,10 @@ static en_status open_world(eni_sim *sim)
     sim->means.weight = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.weight);
     sim->exchanges.group_free_ns =
         eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.group_free_ns);
+    sim->gradients.slow_until =
+        eni_alloc_array((size_t)sim->nranks * (size_t)c->compute.nslow, sizeof *sim->gradients.slow_until);
     if (sim->means.scratch == NULL || sim->means.from == NULL || sim->means.weight == NULL ||
-        sim->exchanges.group_free_ns == NULL)
+        sim->exchanges.group_free_ns == NULL || sim->gradients.slow_until == NULL)
         return EN_ENOMEM;
     if (is_alone(c)) {
         sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
@@ -275,9 +279,9 @@ static void close_world(eni_sim *sim)
     eni_free(sim->means.from);
     eni_free(sim->means.weight);
     free(sim->gradients.samples_before);
+    eni_free(sim->gradients.slow_until);
     eni_free(sim->exchanges.group_free_ns);
     eni_free(sim->hosts);
-    eni_free(sim->groups);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);
     eni_buckets_free(sim->buckets);
@@ -305,7 +309,7 @@ static void mean_of_ranks(eni_sim *sim, float *flat_out)
 /* The model that the strategy's paper evaluates, into scratch. */
 static void collect_model(eni_sim *sim)
 {
-    const eni_sim_rank *rank = &sim->ranks[0];
+    eni_sim_rank *rank = &sim->ranks[0];
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
     int model = EN_EVAL_PARAM;
     uint32_t slot = ENI_SLOT_PARAM;

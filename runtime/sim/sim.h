@@ -49,8 +49,8 @@ typedef struct eni_sim_problem {
 /* How long the gradient of one micro-batch takes: what the rank's law gives for (seed, rank, step), times the factors of all
  * slowdowns of that rank in that step. */
 typedef struct eni_sim_compute {
-    eni_law law;              /* of all ranks .. */
-    const eni_law *of_rank;   /* .. or (nranks) of each; NULL: `law` */
+    const eni_law *laws; /* (nlaws) of the first ranks, the last one of all others, too; none: no time */
+    int32_t nlaws;
     const eni_slowdown *slow; /* (nslow) */
     int nslow;
 } eni_sim_compute;
@@ -63,15 +63,13 @@ typedef struct eni_sim_service {
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
  * each is FIFO per direction, so what many workers send to one server arrives one after the other (in-cast).
- * A collective takes as long as a ring of its ranks and occupies its group for that time. Zeroed: all arrives at once.
+ * A collective takes as long as a ring of its ranks and occupies its group for that time.
  *
  * Links may differ, and nodes (ranks, then shards) may share one to all others, as the ranks of a machine do. The latency is
  * the larger of those of the two links. */
 typedef struct eni_sim_network {
-    int64_t latency_ns;
-    double bytes_per_s; /* of each link, each direction; 0: infinite */
-    const eni_net_link
-        *links; /* instead: (nlinks) those of the nodes, then shared ones; NULL: all are alike */
+    /* (nlinks) of the nodes, then shared ones; fewer: the last one is that of all other nodes, too; none: all arrives at once */
+    const eni_net_link *links;
     int32_t nlinks;
     const int32_t *
         shared; /* (nodes) index of the link to nodes that have another one here; a node's own: its own index */

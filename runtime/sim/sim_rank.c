@@ -62,6 +62,12 @@ static int64_t now_ns(void *user)
     return rank->sim->queue.now_ns;
 }
 
+static float *weights(void *user, bool writes)
+{
+    eni_sim_rank *rank = user;
+    return writes ? eni_sim_rank_own(rank) : (float *)(uintptr_t)rank->param;
+}
+
 /* The models' time for an operation that has network and servers to itself. */
 static double cost(void *user, int op, uint64_t vector_bytes)
 {
@@ -82,10 +88,7 @@ static double cost(void *user, int op, uint64_t vector_bytes)
                1e-9;
     }
     if (op == 0 || n == 1) return NAN; /* the run has no such operation */
-    double hop = 0;
-    for (int32_t r = 0; r < n; r++)
-        hop = fmax(hop, eni_network_hop(&sim->network, r, (r + 1) % n, bytes / n));
-    return (double)eni_virtual_span((op == EN_ALLREDUCE ? 2 : 1) * (double)(n - 1) * hop) * 1e-9;
+    return (double)eni_virtual_span(eni_exchange_ns(sim, op, bytes, NULL)) * 1e-9;
 }
 
 static en_status alive(void *user)
@@ -111,26 +114,26 @@ static en_status open_host(eni_sim_rank *rank)
                                      .test = test,
                                      .wait = wait,
                                      .now_ns = now_ns,
+                                     .weights = weights,
                                      .cost = cost};
-    const eni_host_config config = {
-        .strategy = sim->config->strategy,
-        .options = sim->options,
-        .hooks = sim->config->hooks,
-        .world = rank->world,
-        .seed = sim->config->seed,
-        .buckets = sim->buckets,
-        .arena = rank->arena,
-        .coll_algorithm = ENI_COLL_DIRECT,
-        .group_algorithm = ENI_COLL_DIRECT,
-        .leaders_algorithm = ENI_COLL_DIRECT,
-        .has_own_groups = memcmp(sim->hosts, sim->groups, (size_t)sim->nranks * sizeof *sim->hosts) != 0,
-        .has_store = sim->stores.n > 0,
-        .optimizer = sim->config->optimizer,
-        .hyper = sim->config->hyper,
-        .schedule = sim->config->schedule,
-        .alive_status = alive,
-        .alive_user = rank,
-        .transport = &transport};
+    const eni_host_config config = {.strategy = sim->config->strategy,
+                                    .options = sim->options,
+                                    .hooks = sim->config->hooks,
+                                    .world = rank->world,
+                                    .seed = sim->config->seed,
+                                    .buckets = sim->buckets,
+                                    .arena = rank->arena,
+                                    .coll_algorithm = ENI_COLL_DIRECT,
+                                    .group_algorithm = ENI_COLL_DIRECT,
+                                    .leaders_algorithm = ENI_COLL_DIRECT,
+                                    .has_own_groups = sim->groups != sim->hosts,
+                                    .has_store = sim->stores.n > 0,
+                                    .optimizer = sim->config->optimizer,
+                                    .hyper = sim->config->hyper,
+                                    .schedule = sim->config->schedule,
+                                    .alive_status = alive,
+                                    .alive_user = rank,
+                                    .transport = &transport};
     return eni_host_open(&config, &rank->host);
 }
 
@@ -173,10 +176,13 @@ static int64_t compute_ns(const eni_sim_rank *rank)
     const eni_sim_compute *model = &rank->sim->config->compute;
     const int32_t r = rank->world.rank;
     const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)r, rank->step};
-    const eni_law *law = model->of_rank != NULL ? &model->of_rank[r] : &model->law;
+    static const eni_law none = {0};
+    const int32_t last = model->nlaws - 1;
+    const eni_law *law = last < 0 ? &none : &model->laws[r < last ? r : last];
+    uint64_t *until = &rank->sim->gradients.slow_until[(size_t)r * (size_t)model->nslow];
     double factor = 1;
     for (int i = 0; i < model->nslow; i++)
-        factor *= eni_slowdown_factor(&model->slow[i], &key);
+        factor *= eni_slowdown_factor(&model->slow[i], &key, &until[i]);
     return eni_virtual_span(eni_law_draw(law, &key) * (double)rank->nbatches * factor);
 }
 
@@ -211,7 +217,7 @@ static en_status backward(eni_sim_rank *rank)
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         done += count_of(sim, b);
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
-        if (rank->is_computing) ask(rank, ENI_ASKS_RESULT);
+        if (rank->job.is_computing) ask(rank, ENI_ASKS_RESULT);
         EN_TRY(eni_host_submit(rank->host, b));
     }
     return EN_OK;

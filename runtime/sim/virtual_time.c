@@ -65,13 +65,13 @@ bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_o
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes)
 {
-    const int32_t n = model->links != NULL ? model->nlinks : nnodes;
-    const eni_net_link all = {.delay_ns = model->latency_ns, .bytes_per_s = model->bytes_per_s};
+    static const eni_net_link none = {0};
+    const int32_t n = model->nlinks > nnodes ? model->nlinks : nnodes, last = model->nlinks - 1;
     network->links = eni_alloc_array((size_t)n, sizeof *network->links);
     network->shared = eni_alloc_array((size_t)nnodes, sizeof *network->shared);
     if (network->links == NULL || network->shared == NULL) return EN_ENOMEM;
     for (int32_t i = 0; i < n; i++) {
-        const eni_net_link *link = model->links != NULL ? &model->links[i] : &all;
+        const eni_net_link *link = last < 0 ? &none : &model->links[i < last ? i : last];
         network->links[i].latency_ns =
             link->delay_ns < ENI_VIRTUAL_END_NS ? link->delay_ns : ENI_VIRTUAL_END_NS;
         network->links[i].ns_per_byte = link->bytes_per_s > 0 ? 1e9 / link->bytes_per_s : 0;

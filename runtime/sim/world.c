@@ -13,6 +13,7 @@
 
 struct eni_sim_block {
     eni_sim_block *next, *previous;
+    eni_version_buffer *held;
     _Alignas(ENI_LINE) char memory[];
 };
 
@@ -26,9 +27,20 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
     return block->memory;
 }
 
+static eni_sim_block *block_of(void *memory)
+{
+    return (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
+}
+
+eni_version_buffer **eni_sim_held(void *memory)
+{
+    return &block_of(memory)->held;
+}
+
 void eni_sim_free(eni_sim *sim, void *memory)
 {
-    eni_sim_block *block = (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
+    eni_sim_block *block = block_of(memory);
+    if (block->held != NULL) eni_store_release(NULL, block->held);
     if (block->next != NULL) block->next->previous = block->previous;
     if (block->previous != NULL)
         block->previous->next = block->next;
@@ -103,8 +115,25 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
 
 /* ---- vectors and samples ------------------------------------------------------------------------------- */
 
-float *eni_sim_rank_at(const eni_sim_rank *rank, uint32_t slot, uint32_t bucket)
+void eni_sim_rank_share(eni_sim_rank *rank, const float *param, eni_sim_message *answer)
 {
+    if (rank->answer != NULL) eni_sim_free(rank->sim, rank->answer);
+    rank->param = param;
+    rank->answer = answer;
+}
+
+float *eni_sim_rank_own(eni_sim_rank *rank)
+{
+    float *own = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
+    if (rank->param == own) return own;
+    memcpy(own, rank->param, rank->sim->config->problem->count * sizeof *own);
+    eni_sim_rank_share(rank, own, NULL);
+    return own;
+}
+
+float *eni_sim_rank_at(eni_sim_rank *rank, uint32_t slot, uint32_t bucket)
+{
+    if (slot == ENI_SLOT_PARAM) eni_sim_rank_own(rank);
     return eni_arena_at(rank->arena, slot, rank->sim->buckets->bucket[bucket].lo);
 }
 

@@ -37,7 +37,7 @@ typedef struct eni_sim_pending {
 
 /* A rank's call on a bucket: it has one at a time (runtime/host). */
 typedef struct eni_sim_call {
-    float *in;            /* the bucket, for the answer; NULL: not wanted */
+    int in;               /* slot of the arena for the answer, or ENI_SLOT_NONE */
     uint64_t request;     /* ticket */
     uint64_t micro_batch; /* of the step that made it */
 } eni_sim_call;
@@ -48,6 +48,7 @@ typedef struct eni_sim_job {
     eni_sim_rank *previous, *next;
     int state;
     en_status status;
+    bool is_computing; /* it has begun, and was not awaited yet */
 } eni_sim_job;
 
 /* Why a fiber leaves, besides to wait: the scheduler's stack is large enough to compute on. */
@@ -57,17 +58,19 @@ struct eni_sim_rank {
     eni_sim *sim;
     en_world world;
     eni_fiber *fiber;
-    eni_arena *arena;    /* all vectors of this rank */
-    float *param, *grad; /* (count) in it */
-    eni_host *host;      /* opened on the fiber */
-    en_status status;    /* what its body returned */
+    eni_arena *arena; /* all vectors of this rank */
+    /* (count) its weights: in the arena; until it writes some, the initial ones, or an answer's */
+    const float *param;
+    eni_sim_message *answer; /* whose they are; else NULL */
+    float *grad;             /* (count) in the arena */
+    eni_host *host;          /* opened on the fiber */
+    en_status status;        /* what its body returned */
     bool is_running;
     bool is_dead; /* by a fault: the fiber is not to be resumed */
 
     uint64_t step;
     uint64_t first_batch, nbatches; /* micro-batches of this step; 0: nothing is left for this rank */
     int asks;                       /* ENI_ASKS_* */
-    bool is_computing;              /* its gradient has begun, and was not awaited yet */
     eni_sim_job job;
     eni_sim_step done; /* ENI_ASKS_RECORD */
     uint64_t nsamples; /* of the gradient */
@@ -140,9 +143,10 @@ typedef struct eni_sim_means {
 typedef struct eni_sim_gradients {
     uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
     uint64_t n;
-    uint64_t samples;   /* computed by all ranks */
-    eni_sim_pool *pool; /* NULL: one thread computes */
-    float **micro;      /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+    uint64_t samples;     /* computed by all ranks */
+    eni_sim_pool *pool;   /* NULL: one thread computes */
+    float **micro;        /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+    uint64_t *slow_until; /* (nranks, nslow) run/slowdown.h */
 } eni_sim_gradients;
 
 struct eni_sim {
@@ -158,7 +162,8 @@ struct eni_sim {
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nrunning;
-    int32_t *hosts, *groups; /* (nranks) run/rank_groups.h */
+    int32_t *hosts;        /* (nranks) run/rank_groups.h */
+    const int32_t *groups; /* the same if groups are hosts */
     eni_sim_rank *ranks;
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;
@@ -174,13 +179,15 @@ struct eni_sim {
     uint64_t next_batch; /* CLAIM: the next of the global order */
 };
 
-/* One message on its way, with the header of the wire. */
+/* One message on its way, with the header of the wire. It has a copy of its vector, but for two: a push may point at its rank's
+ * gradient, and an answer at a version of the store's (eni_sim_held). */
 struct eni_sim_message {
     eni_sim *sim;
     eni_sim_message *next; /* eni_sim_replay */
     int32_t from, to;      /* nodes of the network */
     eni_header header;
-    float data[]; /* (header.bytes / 4), and room for a canary */
+    float *data;  /* (header.bytes / 4) */
+    float copy[]; /* and room for a canary */
 };
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
@@ -219,6 +226,8 @@ static inline void eni_sim_fail(eni_sim *sim, en_status status)
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
 void eni_sim_free_all(eni_sim *sim);
+/* The version buffer that this memory holds: freeing it releases the buffer. NULL: none. */
+eni_version_buffer **eni_sim_held(void *memory);
 
 /* Logs an event at the present time: at_ns is filled in. */
 void eni_sim_log(eni_sim *sim, eni_sim_event event);
@@ -233,7 +242,12 @@ void eni_sim_rank_resume(void *sim, void *rank);
 uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch);
 
 /* The first element of a bucket in a slot of the rank's arena. */
-float *eni_sim_rank_at(const eni_sim_rank *rank, uint32_t slot, uint32_t bucket);
+float *eni_sim_rank_at(eni_sim_rank *rank, uint32_t slot, uint32_t bucket);
+
+/* The rank's weights become these, which are of `answer` (freed after them), if not NULL. */
+void eni_sim_rank_share(eni_sim_rank *rank, const float *param, eni_sim_message *answer);
+/* Before the rank writes its weights: they become its own, in the arena. */
+float *eni_sim_rank_own(eni_sim_rank *rank);
 
 /* A new ticket of `parts` parts; 0 when out of memory (the run then fails). */
 uint64_t eni_sim_rank_begin(eni_sim_rank *rank, uint32_t parts, const char *doing, uint32_t bucket,
@@ -285,6 +299,10 @@ void eni_sim_rank_body(void *rank);
 
 /* This rank's part in a collective of a group, or its sendrecv. EN_EINVAL, EN_EMISMATCH (logged), EN_ENOMEM. */
 en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out);
+
+/* The ns of a collective on `bytes`: those of a ring, each of whose hops takes as long as between the two neighbours that are
+ * farthest apart. NULL: of all ranks. */
+double eni_exchange_ns(const eni_sim *sim, int op, double bytes, const eni_collective *collective);
 
 /* ---- delivery.c ---- */
 

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "entrain/strategy.h"
+#include "runtime/net/wire.h"
 
 en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *value)
 {
@@ -99,9 +100,9 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
     return eni_run_spec_add_number(spec, "lr-gamma", schedule->gamma);
 }
 
-en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version)
+en_status eni_run_spec_add_protocol(eni_run_spec *spec)
 {
-    EN_TRY(eni_run_spec_add(spec, "version", version));
+    EN_TRY(eni_run_spec_add_whole(spec, "protocol", ENI_WIRE_VERSION));
     return eni_run_spec_add_whole(spec, "strategy-abi", EN_STRATEGY_ABI);
 }
 

@@ -28,9 +28,10 @@ en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *valu
 en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value);
 en_status eni_run_spec_add_whole(eni_run_spec *spec, const char *key, uint64_t value);
 
-/* The build: the version of the program and the ABI of strategies. Add it first: of several key-values that
- * differ only the first is reported, so causes come before effects. */
-en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version);
+/* The number of the protocol (net/wire.h) and the ABI of strategies: processes of different builds form one run if
+ * both are equal. Add it first: of several key-values that differ only the first is reported, so causes come
+ * before effects. */
+en_status eni_run_spec_add_protocol(eni_run_spec *spec);
 
 /* A run as its store sees it. */
 typedef struct eni_run_attributes {

@@ -197,7 +197,7 @@ const en_store eni_store_table = {
 static en_status begin_hook(eni_store *store, const char *hook, eni_partition *part, eni_call *call,
                             int32_t client)
 {
-    if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_partition_own(store, part));
+    if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_partition_own(store, part, true));
     store->hook = (eni_store_hook){.part = part,
                                    .call = call,
                                    .place = {.hook = hook,

@@ -76,12 +76,12 @@ static eni_version_buffer *take_spare(eni_partition *part)
     return eni_version_buffer_new(part->pub.count);
 }
 
-en_status eni_partition_own(eni_store *store, eni_partition *part)
+en_status eni_partition_own(eni_store *store, eni_partition *part, bool copies)
 {
     if (part->buffer == NULL || !is_acquired(part->buffer)) return EN_OK;
     eni_version_buffer *spare = take_spare(part);
     if (spare == NULL) return EN_ENOMEM;
-    memcpy(spare->data, part->pub.w, (part->pub.count + ENI_CANARY) * sizeof(float));
+    if (copies) memcpy(spare->data, part->pub.w, (part->pub.count + ENI_CANARY) * sizeof(float));
     spare->next = part->buffer;
     part->buffer = spare;
     part->pub.w = spare->data;
@@ -112,30 +112,13 @@ static bool comes_before(const eni_call *a, const eni_call *b)
     return a->msg.clock < b->msg.clock;
 }
 
-/* Behind every contribution that does not come after this one. */
-static uint32_t place_of(const eni_partition *part, const eni_call *call)
-{
-    uint32_t lo = 0, hi = part->nstaged;
-    while (lo < hi) {
-        const uint32_t mid = (lo + hi) / 2;
-        if (comes_before(call, part->staged[mid]))
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return lo;
-}
-
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
     if (call->msg.data == NULL)
         return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which has no payload",
                         store->config.strategy->name);
     EN_TRY(eni_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
-    uint32_t at = part->nstaged; /* most come in order */
-    if (at > 0 && comes_before(call, part->staged[at - 1])) at = place_of(part, call);
-    memmove(&part->staged[at + 1], &part->staged[at], (part->nstaged++ - at) * sizeof(eni_call *));
-    part->staged[at] = call;
+    part->staged[part->nstaged++] = call;
     call->weight = store->last_weight = weight;
     call->is_staged = call->was_absorbed = true;
     if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
@@ -190,6 +173,26 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 
 /* ---- the mean and the step ---- */
 
+/* Sorts the staged contributions: by insertion; of many, which may be a million in virtual time, the ranks are in order
+ * before. */
+static void put_in_order(eni_store *store, eni_partition *part)
+{
+    enum { FEW = 64 };
+    eni_call **by_rank = (eni_call **)(void *)store->mean.source; /* has the room, and is not in use yet */
+    uint32_t place = 0;
+    for (int32_t r = 0; part->nstaged > FEW && r < store->config.world; place += part->dedupe[r++].staged)
+        part->dedupe[r].place = place;
+    for (uint32_t i = 0; part->nstaged > FEW && i < part->nstaged; i++)
+        by_rank[part->dedupe[part->staged[i]->msg.src].place++] = part->staged[i];
+    if (part->nstaged > FEW) memcpy(part->staged, by_rank, part->nstaged * sizeof *by_rank);
+    for (uint32_t i = 1; i < part->nstaged; i++) {
+        eni_call *call = part->staged[i];
+        for (place = i; place > 0 && comes_before(call, part->staged[place - 1]); place--)
+            part->staged[place] = part->staged[place - 1];
+        part->staged[place] = call;
+    }
+}
+
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
     uint32_t room = store->mean.room;
@@ -239,14 +242,23 @@ static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t
     }
 }
 
+/* Weights in use are copied block by block, so that the step finds the copy in the cache. */
 static en_status apply_mean(eni_store *store, eni_partition *part)
 {
-    EN_TRY(eni_partition_own(store, part));
+    enum { BLOCK = 512 };
+    const float *before = part->pub.w;
+    EN_TRY(eni_partition_own(store, part, false));
     eni_hyper hyper = store->config.hyper;
     hyper.lr = eni_schedule_lr(&store->config.schedule, part->samples);
     hyper.step = part->steps;
-    eni_step_range(store->config.optimizer, part->at, part->pub.w, part->slot, store->mean.sum,
-                   part->pub.count, &hyper);
+    for (uint64_t lo = 0, n; lo < part->pub.count; lo += n) {
+        float *slots[ENI_MAX_SLOTS] = {NULL}, *w = part->pub.w + lo;
+        n = part->pub.w == before || part->pub.count - lo < BLOCK ? part->pub.count - lo : BLOCK;
+        if (part->pub.w != before) memcpy(w, before + lo, n * sizeof *w);
+        for (int i = 0; i < ENI_MAX_SLOTS; i++)
+            if (part->slot[i] != NULL) slots[i] = part->slot[i] + lo;
+        eni_step_range(store->config.optimizer, part->at + lo, w, slots, store->mean.sum + lo, n, &hyper);
+    }
     return EN_OK;
 }
 
@@ -276,7 +288,8 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
         samples += part->staged[i]->msg.nsamples;
         weight += weight_of(part, part->staged[i]);
     }
-    if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
+    EN_TRY(room_for_sources(store, part->nstaged));
+    put_in_order(store, part);
     if (weight > 0) mean_of_staged(store, part, weight);
     const bool is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
     for (uint32_t i = 0; i < part->nstaged; i++)

@@ -52,6 +52,7 @@ typedef struct eni_dedupe {
     uint64_t clock;
     uint64_t pushes;      /* by this incarnation */
     uint32_t staged;      /* contributions waiting for a step */
+    uint32_t place;       /* of the next one among those of all clients, while they are sorted */
     uint32_t outstanding; /* calls not answered */
     eni_outcome outcome;  /* of call `seq` */
     en_status status;     /* ENI_REFUSED: why */
@@ -88,7 +89,7 @@ typedef struct eni_partition {
     uint32_t nmin;      /* active clients whose clock is pub.min_clock */
     uint32_t nstarted;  /* active clients that have pushed */
     eni_held held;
-    eni_call **staged; /* by (rank, clock) */
+    eni_call **staged; /* as they came; a step sorts them by (rank, clock) */
     uint32_t nstaged, staged_room;
     bool has_timer;
     int64_t timer_ns;
@@ -213,8 +214,8 @@ eni_version_buffer *eni_version_buffer_new(uint64_t count);
 float *eni_version_buffer_data(const eni_version_buffer *buffer);
 /* Frees this one and those behind it; one in use is freed when it is released. NULL is fine. */
 void eni_version_buffer_free_all(eni_version_buffer *first);
-/* Before pub.w is written: if it is in use, pub.w becomes a copy. */
-en_status eni_partition_own(eni_store *store, eni_partition *part);
+/* Before pub.w is written: if it is in use, pub.w becomes other memory, with a copy if it `copies`. */
+en_status eni_partition_own(eni_store *store, eni_partition *part, bool copies);
 
 /* Puts the call among the staged ones. EN_ENOMEM leaves it out. */
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight);

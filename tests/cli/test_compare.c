@@ -766,6 +766,12 @@ static void test_an_arm_without_a_rate_is_named(void **state)
         assert_int_equal(compare(flags), EN_EPEER);
         assert_non_null(strstr(s.said, "no rate for the arm ring"));
     }
+    json_t *index = load("compare.json"); /* the rank that ended it has said so to the launcher */
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *run = json_array_get(sweep_of(index, 0), i);
+        assert_true(json_is_true(json_object_get(run, "diverged")));
+    }
+    json_decref(index);
 }
 
 static void test_arms_are_tuned_alike_or_not_at_all(void **state)

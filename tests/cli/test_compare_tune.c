@@ -71,10 +71,10 @@ static void a_run_is_recorded_by_its_last_held_out_loss(void **state)
                  "{\"samples\":2,\"t\":2,\"holdout_loss\":0.3,\"holdout_accuracy\":0.8,\"test_loss\":8}\n");
     fixture_set(dir, "runs/even-1-s1/result.json", "diverged", json_true());
     json_t *sweep = json_array();
-    eni_tune_add(sweep, 0.4, dir, "runs/even-2-s1", "the loss of step 1 is not finite");
-    eni_tune_add(sweep, 0.1, dir, "runs/even-0-s1", "");
-    eni_tune_add(sweep, 0.3, dir, "runs/nowhere", "killed by signal 9");
-    eni_tune_add(sweep, 0.2, dir, "runs/even-1-s1", "");
+    eni_tune_add(sweep, 0.4, dir, "runs/even-2-s1", EN_ENONFINITE, "the loss of step 1 is not finite");
+    eni_tune_add(sweep, 0.1, dir, "runs/even-0-s1", EN_OK, "");
+    eni_tune_add(sweep, 0.3, dir, "runs/nowhere", EN_EPEER, "killed by signal 9");
+    eni_tune_add(sweep, 0.2, dir, "runs/even-1-s1", EN_OK, "");
     assert_int_equal(json_array_size(sweep), 4); /* in the order of values */
     assert_true(loss_at(sweep, 0) == 0.3);
     for (size_t i = 1; i < 4; i++) {

@@ -40,11 +40,11 @@ static const char *printed(void)
 static void test_once(void **state)
 {
     (void)state;
-    assert_true(eni_relay_take(&relay, "log 20 data 12:00:01.123 E b:0: no such set"));
-    assert_true(eni_relay_take(&relay, "log 20 data 12:00:01.124 E b:1: no such set"));
-    assert_true(eni_relay_take(&relay, "log 20 data 12:00:01.125 W b:1: another matter"));
+    assert_true(eni_relay_take(&relay, "log 0 20 data 12:00:01.123 E b:0: no such set"));
+    assert_true(eni_relay_take(&relay, "log 0 20 data 12:00:01.124 E b:1: no such set"));
+    assert_true(eni_relay_take(&relay, "log 1 20 data 12:00:01.125 W b:1: another matter"));
     assert_false(eni_relay_take(&relay, "progress 1 2 3 4"));
-    assert_false(eni_relay_take(&relay, "log 900 short"));
+    assert_false(eni_relay_take(&relay, "log 0 900 short"));
     assert_string_equal(printed(), "12:00:01.123 E b:0: no such set\n12:00:01.125 W b:1: another matter\n");
 }
 
@@ -52,15 +52,15 @@ static void test_the_launcher_names_the_failed(void **state)
 {
     (void)state;
     eni_relay_take(
-        &relay, "log 20 member 12:00:01.123 E b:0: the run is broken: rank 1 (pid 7 on host b) died: gone");
+        &relay, "log 0 20 member 12:00:01.123 E b:0: the run is broken: rank 1 (pid 7 on host b) died: gone");
     eni_relay_take(&relay,
-                   "log 20 member 12:00:01.124 E b:2: the run is broken: rank 3 (pid 9 on host b) gave up");
+                   "log 0 20 member 12:00:01.124 E b:2: the run is broken: rank 3 (pid 9 on host b) gave up");
     eni_relay_take(&relay,
-                   "log 20 leader 12:00:01.125 E psd: the run ends: rank 3 (pid 9 on host b) gave up");
+                   "log 0 20 leader 12:00:01.125 E psd: the run ends: rank 3 (pid 9 on host b) gave up");
     eni_relay_open(&relay, "rank 1 (pid 7 on host b) died at step 3: Killed (SIGKILL)", false);
     relay.is_muted = true;
     eni_relay_take(
-        &relay, "log 20 member 12:00:02.125 E b:2: the run is broken: rank 0 (pid 6 on host b) died: gone");
+        &relay, "log 0 20 member 12:00:02.125 E b:2: the run is broken: rank 0 (pid 6 on host b) died: gone");
     assert_string_equal(printed(),
                         "12:00:01.124 E b:2: the run is broken: rank 3 (pid 9 on host b) gave up\n");
 }

@@ -332,6 +332,9 @@ static void test_options_are_checked(void **state)
     REFUSED(EN_EINVAL, o.optimizer = "magic");
     REFUSED(EN_EINVAL, o.lr_schedule = "cosine");
     REFUSED(EN_EINVAL, o.lr_schedule = "sometimes");
+    static const uint64_t falling[] = {200, 100};
+    REFUSED(EN_EINVAL,
+            (o.lr_schedule = "multistep", o.lr_gamma = 0.1, o.lr_milestones = falling, o.nlr_milestones = 2));
     REFUSED(EN_EINVAL, o.ntensors = 0);
     REFUSED(EN_EINVAL, o.ntensors = EN_CLIENT_TENSORS + 1);
     REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[0].size = 0));

@@ -50,6 +50,7 @@ static const struct {
     {ENI_RUN, "--lr=", {"--lr:", "is empty", "0 to 1000000"}},
     {ENI_RUN, "--lr", {"--lr", "value", "--lr=REAL"}},
     {ENI_RUN, "--lr --momentum=0", {"--lr", "value", "--lr=REAL"}},
+    {ENI_RUN, "--bucket-cap-mb=much", {"--bucket-cap-mb:", "\"much\"", "0.001 to 4096, or auto"}},
     {ENI_RUN, "--momentum=1.5", {"--momentum:", "\"1.5\"", "from 0 to 1"}},
     {ENI_RUN, "--batch-size=0", {"--batch-size:", "\"0\"", "from 1 to 16777216"}},
     {ENI_RUN, "--batch_size=64.5", {"--batch-size:", "\"64.5\"", "from 1"}},

@@ -105,6 +105,7 @@ static en_status gradient(void *user, int rank, uint64_t micro_batch, const floa
 
 static void play(const golden *g, run *r)
 {
+    static const eni_law law = {.kind = ENI_LAW_FIXED, .mean_ns = 1000000};
     static const float init[1];
     const en_model_tensor tensor = {.name = "x", .count = 1};
     const hand_trace *t = &g->trace;
@@ -127,21 +128,20 @@ static void play(const golden *g, run *r)
                                      .samples = hand_samples,
                                      .grad = gradient,
                                      .user = r};
-    const eni_sim_config config = {
-        .strategy = strategy,
-        .options = options,
-        .problem = &problem,
-        .nranks = t->nranks,
-        .local_size = strategy->flags & EN_LEADERS_ARE_CLIENTS ? t->together : 0,
-        .groups = strategy->flags & EN_USES_GROUPS ? group : NULL,
-        .micro_batches = (uint64_t)g->batches,
-        .assign = g->claims ? ENI_SIM_CLAIM : ENI_SIM_FIXED,
-        .schedule = {.kind = ENI_LR_CONSTANT, .base = 0.5},
-        .compute = {.law = {.kind = ENI_LAW_FIXED, .mean_ns = 1000000}, .slow = slow, .nslow = t->nranks},
-        .trace = note,
-        .trace_user = r,
-        .traces_taken = true,
-        .weights_out = &r->model};
+    const eni_sim_config config = {.strategy = strategy,
+                                   .options = options,
+                                   .problem = &problem,
+                                   .nranks = t->nranks,
+                                   .local_size = strategy->flags & EN_LEADERS_ARE_CLIENTS ? t->together : 0,
+                                   .groups = strategy->flags & EN_USES_GROUPS ? group : NULL,
+                                   .micro_batches = (uint64_t)g->batches,
+                                   .assign = g->claims ? ENI_SIM_CLAIM : ENI_SIM_FIXED,
+                                   .schedule = {.kind = ENI_LR_CONSTANT, .base = 0.5},
+                                   .compute = {.laws = &law, .nlaws = 1, .slow = slow, .nslow = t->nranks},
+                                   .trace = note,
+                                   .trace_user = r,
+                                   .traces_taken = true,
+                                   .weights_out = &r->model};
     assert_int_equal(eni_sim_run(&config, &result), EN_OK);
     eni_sim_result_fini(&result);
     eni_options_free(options);

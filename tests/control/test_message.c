@@ -162,6 +162,7 @@ static void another_version_is_told_apart(void **state)
     assert_int_equal(bytes[VERSION_AT], ENI_CONTROL_VERSION);
     bytes[VERSION_AT] = ENI_CONTROL_VERSION + 1;
     assert_int_equal(eni_message_get(bytes, link.out.bytes - PREFIX, &out, &why), EN_EVERSION);
+    assert_int_equal(out.number, ENI_CONTROL_VERSION + 1);
     bytes[VERSION_AT] = ENI_CONTROL_VERSION;
     bytes[VERSION_AT - 2] ^= 1;
     assert_int_equal(eni_message_get(bytes, link.out.bytes - PREFIX, &out, &why), EN_EPROTO);

@@ -57,6 +57,56 @@ static void the_first_that_comes_ends_the_wait(void **state)
     close(signals);
 }
 
+static void one_of_several_ends(void **state)
+{
+    (void)state;
+    pid_t children[3] = {0};
+    int which = -1, status = 0;
+    for (int i = 1; i < 3; i++) {
+        children[i] = eni_signals_fork(SIGKILL);
+        if (children[i] == 0 && i == 2) _exit(5);
+        while (children[i] == 0)
+            pause();
+    }
+    assert_int_equal(eni_signals_await_any(children, 3, -1, INT64_MAX, &which, &status), EN_OK);
+    assert_int_equal(which, 2);
+    assert_int_equal(WEXITSTATUS(status), 5);
+    children[2] = 0;
+    assert_int_equal(eni_signals_await_any(children, 3, -1, eni_now_ns() + ENI_MILLI, &which, &status),
+                     EN_ETIMEOUT);
+    kill(children[1], SIGKILL);
+    assert_int_equal(eni_signals_await_any(children, 3, -1, INT64_MAX, &which, &status), EN_OK);
+    assert_true(which == 1 && WIFSIGNALED(status));
+}
+
+/* A child ends with its parent, and cannot be killed by a request for a checkpoint. */
+static void a_child_ends_with_us(void **state)
+{
+    (void)state;
+    int ends[2], status = 0;
+    char byte = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        const pid_t child = eni_signals_fork(SIGKILL);
+        if (child == 0) {
+            sigset_t mask;
+            sigprocmask(SIG_SETMASK, NULL, &mask);
+            byte = (char)(sigismember(&mask, SIGUSR1) == 1 && sigismember(&mask, SIGTERM) == 0);
+            raise(SIGUSR1);
+            if (write(ends[1], &byte, 1) != 1) _exit(1);
+            for (;;)
+                pause();
+        }
+        _exit(read(ends[0], &byte, 1) == 1 ? 7 + byte : 1); /* it is ready */
+    }
+    close(ends[1]);
+    assert_int_equal(eni_signals_await(parent, -1, INT64_MAX, &status), EN_OK);
+    assert_int_equal(WEXITSTATUS(status), 8);
+    assert_int_equal(read(ends[0], &byte, 1), 0); /* the child's end is closed, too */
+    close(ends[0]);
+}
+
 static void *tell_mask(void *mask_out)
 {
     pthread_sigmask(SIG_SETMASK, NULL, mask_out);
@@ -77,8 +127,9 @@ static void a_thread_takes_no_signals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(closed_streams_are_opened),
-                                       cmocka_unit_test(a_thread_takes_no_signals),
-                                       cmocka_unit_test(the_first_that_comes_ends_the_wait)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_streams_are_opened), cmocka_unit_test(a_thread_takes_no_signals),
+        cmocka_unit_test(one_of_several_ends), cmocka_unit_test(a_child_ends_with_us),
+        cmocka_unit_test(the_first_that_comes_ends_the_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

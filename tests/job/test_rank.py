@@ -79,7 +79,7 @@ print("done", step)
 def check_layout(top):
     """ctypes sees every struct as a C compiler does."""
     pairs = [(entrain.rank._Tensor, "tensor"), (entrain.rank._Score, "score"), (entrain.rank._Options, "options"),
-             (entrain.rank._Facts, "facts"), (entrain.rank._Batch, "batch"), (entrain.rank._Memory, "memory")]
+             (entrain.rank._Facts, "facts"), (entrain.rank._Batch, "batch"), (entrain.rank._Memory, "memory"), (entrain.rank._Rates, "rates")]
     lines, expected = [], []
     for type, name in pairs:
         lines.append(f'printf("%zu\\n", sizeof(en_rank_{name}));')
@@ -177,6 +177,20 @@ def check_calls():
             raise AssertionError("a step was finished that had not begun")
         for samples in rank.batches():
             rank.finish(1)
+    for rates, text in (({"w": (-1, 0)}, "lr_factor"), ({"w": (1, float("nan"))}, "weight_decay")):
+        try:
+            entrain.Rank({"w": [1.0]}, 10, rates=rates, environment=False, mute=True, strategy="solo")
+        except ValueError as error:
+            assert "tensor w" in str(error) and text in str(error), error
+        else:
+            raise AssertionError(f"{rates} were taken")
+    with entrain.Rank({"w": [1.0], "a": [1.0], "b": [1.0]}, 10, rates={"a": (0.5, 0), "b": (1, 0.5)}, environment=False, mute=True,
+                      strategy="solo", lr=1, momentum=0, batch_size=10, steps=1, log_level="error") as rank:
+        for samples in rank.batches():
+            for gradient in rank.gradients.values():
+                gradient[:] = 0.25
+            rank.finish(1)
+    assert [rank.weights[name][0] for name in "wab"] == [0.75, 0.875, 0.25], rank.weights
     kept = []
     for _ in range(20):
         with entrain.Rank({"w": [1.0, 2.0]}, 10, environment=False, mute=True, quiet=True, strategy="solo", lr=1, momentum=0,

@@ -22,7 +22,8 @@ static eni_slowdown read_one(const char *text, int32_t nranks)
 
 static double factor(const eni_slowdown *slow, uint32_t rank, uint64_t step)
 {
-    return eni_slowdown_factor(slow, &(eni_rng_key){3, ENI_RNG_SIM, rank, step});
+    static uint64_t until[8];
+    return eni_slowdown_factor(slow, &(eni_rng_key){3, ENI_RNG_SIM, rank, step}, &until[rank]);
 }
 
 static void constant(void **state)
@@ -44,6 +45,10 @@ static void transient(void **state)
     uint64_t n = 0, piece = 0, apart = 0;
     for (uint64_t k = 0; k < STEPS; k++) {
         const bool is_slow = factor(&slow, 1, k) == 4;
+        bool began = false; /* within LENGTH steps */
+        for (uint64_t ago = 0; ago < LENGTH && ago <= k; ago++)
+            began |= eni_rng_unit(&(eni_rng_key){3, ENI_RNG_SIM, 1, k - ago}, 2) < 0.05;
+        assert_true(is_slow == began);
         if (!is_slow && piece > 0) assert_true(piece >= LENGTH);
         piece = is_slow ? piece + 1 : 0;
         n += is_slow;

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/net/wire.h"
 #include "server/setup.h"
 #include "tests/server/key_values.h"
 
@@ -161,12 +162,30 @@ static void milestones_are_read(void **state)
     assert_non_null(strstr(why, "9 entries"));
 }
 
+/* Builds are not compared: their protocol and the ABI of strategies are. */
+static void another_protocol_is_refused(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"protocol", "strategy-abi"};
+    eni_config config = {0};
+    const eni_setup setup = {0};
+    for (size_t i = 0; i < 2; i++) {
+        const eni_key_value theirs[] = {{"version", "of another build"}, {keys[i], "99"}};
+        char why[ENI_REASON_MAX], ours[16];
+        snprintf(ours, sizeof ours, "has %u", i == 0 ? ENI_WIRE_VERSION : EN_STRATEGY_ABI);
+        assert_int_equal(eni_psd_agree(&config, NULL, theirs, 1, &setup, why), EN_OK);
+        assert_int_equal(eni_psd_agree(&config, NULL, theirs, 2, &setup, why), EN_EMISMATCH);
+        assert_true(strstr(why, keys[i]) != NULL && strstr(why, ours) != NULL && strstr(why, "99") != NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_read),       cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(what_is_wrong_is_refused), cmocka_unit_test(adam_is_read),
-        cmocka_unit_test(milestones_are_read),      cmocka_unit_test(groups_are_read),
+        cmocka_unit_test(everything_is_read),          cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(what_is_wrong_is_refused),    cmocka_unit_test(adam_is_read),
+        cmocka_unit_test(milestones_are_read),         cmocka_unit_test(groups_are_read),
+        cmocka_unit_test(another_protocol_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
 
 #include "runtime/sim/virtual_time.h"
 
-static const eni_sim_network gigabyte = {.latency_ns = 1000, .bytes_per_s = 1e9}; /* 1 ns a byte */
+static const eni_net_link link = {1000, 1e9}; /* 1 ns a byte */
+static const eni_sim_network gigabyte = {.links = &link, .nlinks = 1};
 
 static int64_t deliver(eni_network *n, int64_t now, int32_t from, int32_t to, uint64_t bytes)
 {

@@ -22,7 +22,7 @@ static void a_synchronous_step_waits_for_the_slowest(void **state)
             harmonic += 1.0 / i;
         rig_init(&r, "ring", world, (uint64_t)world * STEPS);
         r.config.network = (eni_sim_network){0};
-        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+        r.law.kind = ENI_LAW_EXPONENTIAL;
         r.config.bucket_cap_bytes = 0;
         const double mean = (double)rig_run(&r)->virtual_ns / ENI_MILLI / STEPS;
         assert_true(fabs(mean / harmonic - 1) < 0.04);
@@ -39,13 +39,13 @@ static void a_round_trip_takes_what_the_model_says(void **state)
     rig r;
     rig_init(&r, "ps-async", 1, 10);
     r.config.bucket_cap_bytes = 0;
-    r.config.network = (eni_sim_network){.latency_ns = 20000, .bytes_per_s = 1e8};
+    r.link = (eni_net_link){20000, 1e8};
     assert_int_equal(rig_run(&r)->virtual_ns, 10 * (ENI_MILLI + 2 * (20000 + 8000)) + 20000);
     rig_fini(&r); /* the last 20000: the notice that the rank has finished */
 
     rig_init(&r, "ps-sync", 4, 4);
     r.config.bucket_cap_bytes = 0;
-    r.config.network = (eni_sim_network){.latency_ns = 20000, .bytes_per_s = 1e8};
+    r.link = (eni_net_link){20000, 1e8};
     /* Four pushes arrive one after the other, then four answers leave one after the other. */
     assert_int_equal(rig_run(&r)->virtual_ns, ENI_MILLI + 2 * (20000 + 4 * 8000) + 20000);
     rig_fini(&r);
@@ -284,7 +284,7 @@ static void threads_change_nothing(void **state)
             double curve = 0;
             rig_init(&r, specs[i], 8, 400);
             r.config.local_size = 4;
-            r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+            r.law.kind = ENI_LAW_EXPONENTIAL;
             r.config.evaluate = note_loss;
             r.config.evaluate_user = &curve;
             r.config.eval_every = 300;
@@ -334,6 +334,7 @@ static void two_thousand_ranks_take_a_mean(void **state)
     for (int i = 0; i < 2; i++) {
         rig r;
         rig_init(&r, i == 0 ? "ring" : "ps-sync", 2000, 4000);
+        r.law.kind = ENI_LAW_EXPONENTIAL; /* pushes come in any order */
         const eni_sim_result *out = rig_run(&r);
         assert_true(out->has_equal_ranks);
         if (i == 0) memcpy(first, out->weights_sha256, sizeof first);
@@ -352,6 +353,59 @@ static void two_thousand_ranks_take_a_mean(void **state)
     rig_fini(&r);
 }
 
+/* Promise: Virtual time passes vectors on without a copy, and ends with the bytes of a run that copies them. */
+static void what_is_not_copied_has_the_same_bytes(void **state)
+{
+    enum { COUNT = 5008 };
+    /* A server's answer is the whole model, not copied; those of two are halves, and too short. */
+    static const char *const specs[] = {
+        "ps-sync",           "ps-async",           "ssp:bound=1",   "easgd",          "dc-asgd",
+        "softsync:splits=2", RIG_LOCAL "downpour", RIG_ZOO "moody", RIG_ZOO "overlap"};
+    (void)state;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char weights[3][ENI_DIGEST_HEX];
+        int64_t ends[3];
+        for (int k = 0; k < 3; k++) {
+            rig r;
+            rig_init(&r, specs[i], 5, 60);
+            eni_quadratic_fini(&r.problem);
+            assert_int_equal(eni_quadratic_init(&r.problem, COUNT, 7), EN_OK);
+            r.problem.problem.threads = k == 2 ? 2 : 1;
+            r.config.assign = ENI_SIM_FIXED;
+            r.config.nshards = k == 1 ? 2 : 1;
+            r.config.bucket_cap_bytes = 0;
+            r.link = (eni_net_link){.delay_ns = 700 * ENI_MICRO};
+            r.law = (eni_law){.kind = ENI_LAW_LOGNORMAL, .mean_ns = ENI_MILLI, .spread = 0.6};
+            ends[k] = rig_run(&r)->virtual_ns;
+            memcpy(weights[k], r.result.weights_sha256, sizeof weights[k]);
+            rig_fini(&r);
+        }
+        if (strstr(specs[i], "moody") == NULL) assert_string_equal(weights[0], weights[1]);
+        assert_string_equal(weights[0], weights[2]);
+        assert_true(ends[0] == ends[2]);
+    }
+}
+
+/* A gradient is pushed, and the next one is computed before the server has the first, or needs it no more. */
+static void a_gradient_on_its_way_is_not_overwritten(void **state)
+{
+    static const char *const specs[] = {RIG_ZOO "overlap:copies=0", RIG_ZOO "overlap:copies=1"};
+    (void)state;
+    for (int64_t delay_ns = 0; delay_ns <= 2 * ENI_MILLI; delay_ns += 2 * ENI_MILLI) {
+        char weights[2][ENI_DIGEST_HEX];
+        for (int k = 0; k < 2; k++) {
+            rig r;
+            rig_init(&r, specs[k], 4, 80);
+            r.config.assign = ENI_SIM_FIXED;
+            r.link.delay_ns = delay_ns;
+            r.law = (eni_law){.kind = ENI_LAW_EXPONENTIAL, .mean_ns = ENI_MILLI};
+            memcpy(weights[k], rig_run(&r)->weights_sha256, sizeof weights[k]);
+            rig_fini(&r);
+        }
+        assert_string_equal(weights[0], weights[1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +419,8 @@ int main(void)
         cmocka_unit_test(a_run_that_cannot_end_is_told),
         cmocka_unit_test(an_eval_that_waits_ends_the_run),
         cmocka_unit_test(a_write_beyond_the_end_is_named),
+        cmocka_unit_test(what_is_not_copied_has_the_same_bytes),
+        cmocka_unit_test(a_gradient_on_its_way_is_not_overwritten),
         cmocka_unit_test(events_are_limited),
         cmocka_unit_test(odd_configurations_are_refused),
         cmocka_unit_test(two_thousand_ranks_take_a_mean),

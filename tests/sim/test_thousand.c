@@ -33,8 +33,8 @@ static void a_thousand_workers(void **state)
     rig_slow(&r, 0, 4);
     r.config.bucket_cap_bytes = 512; /* two buckets */
     r.config.schedule.base = 1e-5;   /* a thousand versions stale */
-    r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-    r.config.compute.law.spread = 0.3;
+    r.law.kind = ENI_LAW_LOGNORMAL;
+    r.law.spread = 0.3;
     for (int turn = 0; turn < 2; turn++) {
         const double begin = cpu_seconds();
         const eni_sim_result *out = rig_run(&r);

@@ -29,6 +29,8 @@
 typedef struct rig {
     eni_quadratic problem;
     eni_sim_config config;
+    eni_law law;       /* of all ranks */
+    eni_net_link link; /* of all ranks and shards */
     eni_options *options;
     eni_slowdown slow;
     eni_sim_result result;
@@ -49,6 +51,8 @@ static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro
     memset(r, 0, sizeof *r);
     assert_int_equal(eni_quadratic_init(&r->problem, 200, 7), EN_OK);
     assert_int_equal(eni_plugin_split("--strategy", spec, word, &given), EN_OK);
+    r->law = (eni_law){.mean_ns = ENI_MILLI};
+    r->link = (eni_net_link){10 * ENI_MICRO, 1e9};
     r->config = (eni_sim_config){
         .strategy = rig_strategy(word),
         .problem = &r->problem.problem,
@@ -58,8 +62,8 @@ static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro
         .bucket_cap_bytes = 256,
         .hyper = {.momentum = 0.9f, .nesterov = 1, .weight_decay = 1e-3f},
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 0.02},
-        .compute = {.law = {.mean_ns = ENI_MILLI}},
-        .network = {.latency_ns = 10 * ENI_MICRO, .bytes_per_s = 1e9},
+        .compute = {.laws = &r->law, .nlaws = 1},
+        .network = {.links = &r->link, .nlinks = 1},
     };
     assert_int_equal(eni_options_new(r->config.strategy, given, &r->options), EN_OK);
     r->config.options = r->options;

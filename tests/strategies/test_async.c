@@ -48,8 +48,8 @@ static void is_a_sequential_loop_with_delay(void **state)
     rig_init(&r, "ps-async", WORLD, VERSIONS - 1);
     r.config.bucket_cap_bytes = 0; /* one bucket, one partition: a version of it is a version of the model */
     r.config.schedule.base = 0.004;
-    r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-    r.config.compute.law.spread = 0.4;
+    r.law.kind = ENI_LAW_LOGNORMAL;
+    r.law.spread = 0.4;
     rig_slow(&r, 2, 3);
     r.config.weights_out = weights;
     r.config.trace = follow;

@@ -126,8 +126,8 @@ static void is_the_sequential_loop(reference *ref, int world)
     rig_init(&r, ref->spec, world, PUSHES);
     r.config.bucket_cap_bytes = 0;
     r.config.schedule.base = 0.004;
-    r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-    r.config.compute.law.spread = 0.4;
+    r.law.kind = ENI_LAW_LOGNORMAL;
+    r.law.spread = 0.4;
     rig_slow(&r, world - 1, 6);
     r.config.weights_out = weights;
     r.config.trace = follow;
@@ -235,7 +235,7 @@ static void staleness_is_that_of_softsync(void **state)
         rig_init(&r, of[i].spec, of[i].world, 30000);
         r.config.bucket_cap_bytes = 0;
         r.config.schedule.base = 1e-4;
-        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
+        r.law.kind = ENI_LAW_EXPONENTIAL;
         const eni_sim_result *out = rig_run(&r);
         const double mean = eni_histogram_mean(&out->staleness);
         if (!(fabs(mean / of[i].mean - 1) < 0.01) || fabs(out->theory.staleness - of[i].mean) > 1e-9)
@@ -257,8 +257,8 @@ static void hashes_of(const char *spec, int world, char hashes_out[2][ENI_DIGEST
     r.config.nshards = 2;
     r.problem.last_batch = PUSHES - 1;
     r.problem.last_samples = 3;
-    r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-    r.config.compute.law.spread = 0.5;
+    r.law.kind = ENI_LAW_LOGNORMAL;
+    r.law.spread = 0.5;
     rig_slow(&r, 0, 3);
     const eni_sim_result *out = rig_run(&r);
     memcpy(hashes_out[0], out->weights_sha256, ENI_DIGEST_HEX);

@@ -42,8 +42,8 @@ static void same_run_twice_same_hash(void **state)
         rig_init(&r, everyone[i], strcmp(everyone[i], "solo") == 0 ? 1 : 4, 200);
         if (r.config.nranks > 1) r.config.local_size = 2;
         r.config.nshards = 2;
-        r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-        r.config.compute.law.spread = 0.5;
+        r.law.kind = ENI_LAW_LOGNORMAL;
+        r.law.spread = 0.5;
         const eni_sim_result *out = rig_run(&r);
         memcpy(log, out->log_sha256, sizeof log);
         memcpy(weights, out->weights_sha256, sizeof weights);
@@ -216,8 +216,8 @@ static double mean_staleness(int world, int noise, double slow)
     rig_init(&r, "ps-async", world, (uint64_t)world * 400);
     r.config.schedule.base =
         1e-4; /* the staleness does not depend on it, but 8 stale workers would diverge */
-    r.config.compute.law.kind = noise;
-    r.config.compute.law.spread = 0.5;
+    r.law.kind = noise;
+    r.law.spread = 0.5;
     if (slow > 1) rig_slow(&r, world - 1, slow);
     const eni_sim_result *out = rig_run(&r);
     const double mean = eni_histogram_mean(&out->staleness);
@@ -340,7 +340,7 @@ static void a_round_does_not_wait_for_who_has_finished(void **state)
         rig_init(&r, "ps-sync", 3, 10);
         r.config.assign = ENI_SIM_CLAIM;
         r.config.bucket_cap_bytes = 0;
-        r.config.compute.law.mean_ns = mean_ns;
+        r.law.mean_ns = mean_ns;
         const eni_sim_result *out = rig_run(&r);
         assert_int_equal(out->updates, 4);
         assert_int_equal(out->pushes, 10);

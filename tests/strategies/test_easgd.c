@@ -78,8 +78,8 @@ static void is_algorithm_1_and_2(void **state)
         r.config.bucket_cap_bytes = 0;
         r.config.hyper.momentum = 0;
         r.config.hyper.nesterov = 0;
-        r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-        r.config.compute.law.spread = 0.4;
+        r.law.kind = ENI_LAW_LOGNORMAL;
+        r.law.spread = 0.4;
         rig_slow(&r, 1, 3);
         r.config.weights_out = weights;
         r.config.trace = follow;
@@ -122,8 +122,8 @@ static void exchanges_keep_the_sum(void **state)
         r.config.hyper = (eni_hyper){0};
         r.config.nshards = 3;
         r.problem.problem.grad = kick;
-        r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-        r.config.compute.law.spread = 0.5;
+        r.law.kind = ENI_LAW_LOGNORMAL;
+        r.law.spread = 0.5;
         r.config.weights_out = weights;
         rig_run(&r);
         for (int rank = 0; rank < world; rank++)

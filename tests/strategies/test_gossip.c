@@ -117,8 +117,8 @@ static void is_algorithm_1(void **state)
         r.config.hyper.momentum = c % 2 ? 0.9f : 0;
         r.config.hyper.nesterov = c % 2;
         r.config.weights_out = weights;
-        r.config.compute.law.kind = ENI_LAW_LOGNORMAL;
-        r.config.compute.law.spread = 0.5;
+        r.law.kind = ENI_LAW_LOGNORMAL;
+        r.law.spread = 0.5;
         const eni_sim_result *out = rig_run(&r);
         const double sent = (double)out->sent / (COUNT * sizeof(float) * (double)STEPS * n),
                      gap = gap_of(&r, cases[c / 2].graph, weights, r.config.hyper.momentum);

@@ -135,8 +135,8 @@ static void buckets_are_in_flight_together(void **state)
         rig_init(&r, "hierarchical", 4, 40);
         r.config.local_size = 2;
         r.config.bucket_cap_bytes = many ? 64 : 1 << 20; /* 13 buckets, or 1 */
-        r.config.network = (eni_sim_network){.latency_ns = ENI_MILLI};
-        r.config.compute.law.mean_ns = 1000;
+        r.link = (eni_net_link){.delay_ns = ENI_MILLI};
+        r.law.mean_ns = 1000;
         seconds[many] = (double)rig_run(&r)->virtual_ns * 1e-9;
         rig_fini(&r);
     }

@@ -186,10 +186,11 @@ static void bytes_are_those_of_the_theory(void **state)
 static void costs(const many *m, double server[BUCKETS], double ring[BUCKETS])
 {
     const eni_sim_config *c = &m->rig.config;
-    const double lat = (double)c->network.latency_ns, n = c->nranks,
+    const double lat = (double)c->network.links->delay_ns, n = c->nranks,
                  share = n / (c->nshards > 0 ? c->nshards : 1);
     for (int b = 0; b < BUCKETS; b++) {
-        const double wire = (double)m->tensor[BUCKETS - 1 - b].count * 4 * 1e9 / c->network.bytes_per_s;
+        const double wire =
+            (double)m->tensor[BUCKETS - 1 - b].count * 4 * 1e9 / c->network.links->bytes_per_s;
         server[b] = 2 * (lat + wire * (share > 1 ? share : 1));
         ring[b] = 2 * (n - 1) * (lat + wire / n);
     }
@@ -213,7 +214,7 @@ static void auto_is_near_the_best_of_all_cuts(void **state)
             static many m;
             double server[BUCKETS], ring[BUCKETS], best = INFINITY;
             many_init(&m, "hybrid:auto", nranks, seed);
-            m.rig.config.network.latency_ns = seed % 2 ? 1000 : 20000;
+            m.rig.link.delay_ns = seed % 2 ? 1000 : 20000;
             m.rig.config.nshards = seed % 3 == 0 ? 2 : 1;
             rig_run(&m.rig);
             costs(&m, server, ring);
@@ -237,8 +238,8 @@ static double seconds_of(const char *spec, int64_t latency_ns, int local)
 {
     static many m;
     many_init(&m, spec, 4, 5);
-    m.rig.config.network = (eni_sim_network){latency_ns, 1e8};
-    m.rig.config.compute.law.mean_ns = 1000;
+    m.rig.link = (eni_net_link){latency_ns, 1e8};
+    m.rig.law.mean_ns = 1000;
     m.rig.config.nshards = 2;
     m.rig.config.local_size = local;
     const eni_sim_result *out = rig_run(&m.rig);
@@ -274,7 +275,7 @@ static void one_host_takes_the_cheaper_way(void **state)
             uint64_t cheaper = 0;
             many_init(&m, specs[i], 4, 2);
             m.rig.config.nshards = nshards;
-            m.rig.config.network = (eni_sim_network){100, 1e9};
+            m.rig.link = (eni_net_link){100, 1e9};
             m.rig.config.local_size = i < 2 ? 0 : 1;
             rig_run(&m.rig);
             costs(&m, server, ring);

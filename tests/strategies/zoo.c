@@ -420,6 +420,51 @@ static int moody_pull(en_store *store, void *state, const en_partition *part, co
     return store->rand(store) % 3 ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
+/* ---- overlap: a round's push is answered while the next gradient is computed ----------------------------------- */
+
+static const en_option overlap_options[] = {
+    {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "copies", .help = "1: pushes a copy", .max = 1},
+    {0},
+};
+
+typedef struct overlap {
+    en_req last[16]; /* by bucket */
+    en_vec copy[16];
+} overlap;
+
+static en_status overlap_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
+{
+    overlap *self = state;
+    (void)lo, (void)hi;
+    if (host->num(host, "copies") == 1) self->copy[bucket->id] = host->vec(host, "copy", bucket);
+    return EN_OK;
+}
+
+static en_status overlap_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)host, (void)state, (void)bucket, (void)req;
+    return EN_OK;
+}
+
+static en_status overlap_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    overlap *self = state;
+    const en_vec copy = self->copy[bucket->id];
+    (void)req;
+    en_status status = host->wait(host, self->last[bucket->id]);
+    if (status == EN_OK && copy != 0) status = host->lin(host, copy, 1, bucket->grad, 0);
+    self->last[bucket->id] =
+        host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, copy != 0 ? copy : bucket->grad, bucket->param, 0);
+    return status;
+}
+
+static void overlap_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
+{
+    (void)state, (void)who;
+    if (event != EN_MEMBER_JOINED && part->pending > 0 && part->pending >= part->nclients)
+        (void)store->step(store, part);
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------- */
 
 #define HEAD(text) .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = text, .help = "for the tests"
@@ -428,10 +473,21 @@ static const en_strategy moody_table = {HEAD("moody"),         .flags = EN_STORE
                                         .peer_vecs = 2,        .partition_state = sizeof(moody),
                                         .submit = push_submit, .on_push = moody_push,
                                         .on_pull = moody_pull, .on_timer = late_timer};
+static const en_strategy overlap_table = {HEAD("overlap"),
+                                          .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
+                                          .options = overlap_options,
+                                          .state = sizeof(overlap),
+                                          .next = &moody_table,
+                                          .plan = overlap_plan,
+                                          .submit = overlap_submit,
+                                          .finish = overlap_finish,
+                                          .on_push = round_push,
+                                          .on_pull = round_pull,
+                                          .on_member = overlap_member};
 static const en_strategy backup = {HEAD("backup"),
                                    .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
                                    .options = quorum_options,
-                                   .next = &moody_table,
+                                   .next = &overlap_table,
                                    .submit = push_submit,
                                    .on_push = backup_push,
                                    .on_pull = round_pull,

@@ -376,6 +376,8 @@ static void test_commands(void **state)
     write_text("short", "0.1\n0.2\n");
     assert_int_equal(mkfifo(at("silent"), 0600), 0); /* nobody writes: it reads as empty */
     assert_int_equal(mkdir(at("empty-folder"), 0700), 0);
+    assert_int_equal(mkdir(at("piped"), 0700), 0);
+    assert_int_equal(mkfifo(at("piped/result.json"), 0600), 0);
     static const bad_case cases[] = {
         {"entrain", "rum", {"rum", "run", "--help"}},
         {"entrain", "eval", {"entrain eval", "--init=FILE"}},
@@ -386,6 +388,7 @@ static void test_commands(void **state)
         {"entrain", "report ~/empty-folder --out=~/plain", {"--out", "plain"}},
         {"entrain", "report ~/empty-folder --out=~/plain/below", {"--out", "plain/below", "Not a directory"}},
         {"entrain", "report a b", {"a", "compare.json"}},
+        {"entrain", "report ~/piped", {"result.json", "regular file"}},
         {"entrain", "report a b c d e f g h i", {"i", "entrain report"}},
         {"entrain", "stop", {"entrain stop", "RUN"}},
         {"entrain", "stop 4194305", {"4194305", "entrain ps"}},

@@ -151,7 +151,7 @@ def can_claim(folder):
 
 
 def check_demo(source, build, top):
-    """The plan of `make demo`, as far as its first run."""
+    """The plans of `make demo`, as far as its first run, and of `make demo-strategies`, whose first line has the seeds."""
     out = top / "demo"
     env = {**os.environ, "OUT": str(out), "DEMO_FLAGS": f"--data-dir={top / 'set'} --holdout=50 --limit-test-samples=50 --quiet"}
     demo = subprocess.Popen([source / "tools/demo.sh", build], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -160,7 +160,15 @@ def check_demo(source, build, top):
         time.sleep(0.05)
     demo.send_signal(signal.SIGINT)
     said = demo.communicate(timeout=60)[1]
-    return [] if (out / "compare.json").exists() and can_claim(out) else [f"make demo can claim nothing: {said}"]
+    bad = [] if (out / "compare.json").exists() and can_claim(out) else [f"make demo can claim nothing: {said}"]
+
+    demo = subprocess.Popen([source / "tools/demo.sh", build, "strategies"], env={**env, "OUT": str(top / "strategies")},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = demo.stdout.readline()
+    demo.send_signal(signal.SIGINT)
+    said = demo.communicate(timeout=60)[1]
+    needed, *seeds = map(int, re.findall(r"(?:need|has) (\d+)", first) or [1])
+    return bad if seeds and min(seeds) >= needed else bad + [f"make demo-strategies can claim nothing: {first}{said}"]
 
 
 def installed(prefix):

@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/system/run.h"
 
 /* Promise: a run in virtual time leaves the files of a run on real ranks, with the same results and the same curve over samples. */
+/* Promise: Running statistics of a run in virtual time, rank 0's or the mean of all, are those of real ranks, byte for byte. */
 /* Promise: `entrain compare --virtual` makes the study of `entrain compare`, and a page with both keeps their times apart. */
 
 #define COMMON                                                                                               \
@@ -60,6 +62,46 @@ static void expect_same_lines(const char *real, const char *virtual, const char 
         expect_same(json_array_get(a, i), json_array_get(b, i), keys, path);
     json_decref(a);
     json_decref(b);
+}
+
+static void run_entrain(int expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void run_entrain(int expected, const char *format, ...)
+{
+    char words[1024];
+    process p;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    process_start(&p, "entrain", NULL, "%s", words);
+    const int code = process_wait(&p, 200);
+    if (code != expected) fail_msg("entrain %s: exit %d\n%s", words, code, process_err(&p));
+}
+
+static json_t *json_in(const char *dir, const char *name)
+{
+    char path[600];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    json_t *all = json_load_file(path, 0, &error);
+    if (all == NULL) fail_msg("%s: %s", path, error.text);
+    return all;
+}
+
+static bool page_has(const char *dir, const char *text)
+{
+    char path[600], *line = NULL;
+    size_t room = 0;
+    bool has = false;
+    snprintf(path, sizeof path, "%s/report.html", dir);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (!has && getline(&line, &room, file) > 0)
+        has = strstr(line, text) != NULL;
+    free(line);
+    fclose(file);
+    return has;
 }
 
 /* The members that do not depend on time or on what carries the vectors. */
@@ -121,6 +163,71 @@ static void files_are_those_of_a_run(void **state)
             "ranks, but for times and moved bytes");
 }
 
+#define NORMED                                                                                               \
+    "--model=resnet18:width=8,stem=cifar --data=synthetic --momentum=0.9 --limit-train-samples=26 "          \
+    "--limit-test-samples=8 --epochs=2 --batch-size=4 --device=cpu --threads=1 --lr=0.02 --seed=3 "          \
+    "--eval-every=13 --holdout=6 --eval-first "
+
+/* Of one process, too, which keeps those of each of its micro-batches. */
+static void statistics_are_those_of_a_run(void **state)
+{
+    static const char *const cases[] = {
+        "-n 2 --strategy=ring --bn-stats=mean", "-n 3 --strategy=ring --bn-stats=mean",
+        "-n 3 --strategy=ps-sync --shards=1",   "-n 2 --strategy=ps-sync --shards=1 --bn-stats=mean",
+        "-n 1 --strategy=solo --accumulate=3",  "-n 1 --strategy=solo --accumulate=3 --bn-stats=mean"};
+    static const char *const of_state[] = {"params_sha256", "buffers_sha256", "bn_stats",
+                                           "test_loss",     "test_accuracy",  NULL};
+    char out[300], flags[700];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(flags, sizeof flags, "%s " NORMED, cases[i]);
+        snprintf(out, sizeof out, "%s/normed-%zu", system_folder(), i);
+        json_t *real = train(120, "%s", flags);
+        simulate(out, flags);
+        json_t *virtual = result_in(out);
+        assert_non_null(json_object_get(real, "buffers_sha256"));
+        expect_same(real, virtual, of_state, cases[i]);
+        expect_same_lines(train_out(), out, "eval.jsonl", of_point);
+        json_decref(virtual);
+        json_decref(real);
+    }
+    run_entrain(2, "sim -n 2 " NORMED "--bn-stats=recompute:8");
+    run_entrain(2, "sim -n 2 --strategy=ps-async " NORMED "--bn-stats=mean");
+    promise("resnet18:width=8: running statistics of rank 0 and their mean, at each point of the curve, = on "
+            "real "
+            "ranks: ring (W = 2, 3), ps-sync, solo");
+}
+
+/* The ranks that join and leave, and when, as on real ranks. */
+static void who_came_and_went(void **state)
+{
+    static const char *const ends[] = {"stayed", "left", "stayed"};
+    char out[300];
+    (void)state;
+    snprintf(out, sizeof out, "%s/visits", system_folder());
+    simulate(out,
+             "-n 4 --strategy=ps-async --compute=fixed:10ms --net=none --join=2@45ms,3@10s --leave=1@25ms "
+             "--model=mlp --data=synthetic --limit-test-samples=16 --max-samples=240 --batch-size=8 "
+             "--device=ref");
+    json_t *result = result_in(out);
+    const json_t *presence = json_object_get(result, "presence"), *one;
+    const double from[] = {0, 0, 0.045}, to[] = {0.17, 0.03, 0.17};
+    size_t i;
+    assert_int_equal(json_array_size(presence), 3); /* rank 3 came too late */
+    json_array_foreach(presence, i, one)
+    {
+        assert_int_equal(number_at(one, "rank"), i);
+        assert_string_equal(text_at(one, "end"), ends[i]);
+        assert_float_equal(number_at(one, "from_s"), from[i], 1e-6);
+        assert_float_equal(number_at(one, "to_s"), to[i], 1e-6);
+    }
+    assert_int_equal(number_at(result, "workers"), 2); /* that began */
+    assert_true(json_is_null(json_object_get(result, "staleness_theory")));
+    json_decref(result);
+    run_entrain(0, "report %s", out);
+    assert_true(page_has(out, "rank 2"));
+}
+
 /* More than 64 ranks share a file of metrics; the report reads it. */
 static void many_ranks_share_a_file(void **state)
 {
@@ -156,44 +263,36 @@ static void many_ranks_share_a_file(void **state)
     "--model=mlp --data=synthetic --limit-train-samples=600 --limit-test-samples=50 --batch-size=8 "         \
     "--device=ref --quiet --arm=ring --arm=ps-sync --arm=ps-async:lr=0.005 "
 
-static void run_entrain(int expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void run_entrain(int expected, const char *format, ...)
+/* Stragglers and links that only virtual time has; an arm may have its own. */
+static void laws_of_a_study(void **state)
 {
-    char words[1024];
-    process p;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
-    process_start(&p, "entrain", NULL, "%s", words);
-    const int code = process_wait(&p, 200);
-    if (code != expected) fail_msg("entrain %s: exit %d\n%s", words, code, process_err(&p));
-}
-
-static json_t *json_in(const char *dir, const char *name)
-{
-    char path[600];
-    json_error_t error;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    json_t *all = json_load_file(path, 0, &error);
-    if (all == NULL) fail_msg("%s: %s", path, error.text);
-    return all;
-}
-
-static bool page_has(const char *dir, const char *text)
-{
-    char path[600], *line = NULL;
-    size_t room = 0;
-    bool has = false;
-    snprintf(path, sizeof path, "%s/report.html", dir);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (!has && getline(&line, &room, file) > 0)
-        has = strstr(line, text) != NULL;
-    free(line);
-    fclose(file);
-    return has;
+    char dir[300], run[400];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/laws", system_folder());
+    run_entrain(
+        0,
+        "compare --virtual -n 3 --model=mlp --data=synthetic --limit-train-samples=400 --device=ref --quiet "
+        "--batch-size=8 --holdout=50 --settings=even,slow --straggler=transient:4:0.2:3,2:2 "
+        "--compute=fixed:500ms --net=rate:1Gbit,delay:50us;0-1=rate:10MB,delay:1ms "
+        "--arm=ring --arm=own=ring:straggler=rotating:3:5 --out=%s",
+        dir);
+    json_t *study = json_in(dir, "compare.json");
+    assert_string_equal(json_string_value(json_object_get(
+                            json_array_get(json_object_get(study, "settings"), 1), "straggler")),
+                        "transient:4:0.2:3,2:2");
+    json_decref(study);
+    double seconds[4];
+    static const char *const runs[] = {"even-ring", "slow-ring", "even-own", "slow-own"};
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(run, sizeof run, "%s/runs/%s-s1", dir, runs[i]);
+        json_t *result = result_in(run);
+        seconds[i] = number_at(result, "train_seconds");
+        assert_non_null(strstr(text_at(result, "simulated.net"), "0-1=rate:10MB"));
+        json_decref(result);
+    }
+    assert_true(seconds[1] > 1.5 * seconds[0]);
+    assert_true(seconds[2] > 1.5 * seconds[0]);
+    assert_float_equal(seconds[3], seconds[2], 0); /* its own, in every setting */
 }
 
 /* Three arms and three seeds; run again, whatever the number of cores, the results are the same. */
@@ -339,12 +438,38 @@ static void a_failure_and_a_signal(void **state)
     process_nobody_left(5);
 }
 
+/* A file that reaches `ulimit -f` is an error of the run, and not the end of its process. */
+static void a_file_has_a_limit(void **state)
+{
+    struct rlimit before, limit;
+    char out[300];
+    (void)state;
+    snprintf(out, sizeof out, "%s/limit", system_folder());
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){1 << 16, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    run_entrain(1, "sim -n 1 --strategy=solo --model=toy --device=ref --steps=400 --out=%s", out);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    json_t *result = result_in(out);
+    assert_non_null(strstr(text_at(result, "cause"), "metrics-0.jsonl"));
+    json_decref(result);
+}
+
 static void what_has_no_meaning(void **state)
 {
-    static const char *const lines[] = {
-        "compare --virtual --arm=ring --arm=ps-sync --transport=tcp",
-        "compare --virtual --arm=ring --servers=2", "compare --virtual --arm=ring --device=cuda",
-        "compare --arm=ring --compute=exp:10ms", "compare --arm=ring -n 2000"};
+    static const char *const lines[] = {"compare --virtual --arm=ring --arm=ps-sync --transport=tcp",
+                                        "compare --virtual --arm=ring --servers=2",
+                                        "compare --virtual --arm=ring --device=cuda",
+                                        "compare --arm=ring --compute=exp:10ms",
+                                        "compare --arm=ring -n 2000",
+                                        "compare --arm=ring --straggler=transient:4:0.05:20",
+                                        "compare --arm=ring --straggler=0-1:3",
+                                        "compare --arm=ring --net=rate:1Gbit;1=rate:10MB",
+                                        "compare --arm=a=ring:straggler=0-1:3",
+                                        "compare --virtual --arm=ring --straggler=fast:4",
+                                        "sim --trace=x",
+                                        "sim --tensorboard",
+                                        "sim --checkpoint-every=9"};
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         run_entrain(2, "%s --data=synthetic --out=%s/none", lines[i], system_folder());
@@ -353,9 +478,11 @@ static void what_has_no_meaning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(many_ranks_share_a_file),
-        cmocka_unit_test(a_study_in_virtual_time),  cmocka_unit_test(a_page_of_both),
-        cmocka_unit_test(a_sweep_in_virtual_time),  cmocka_unit_test(a_failure_and_a_signal),
+        cmocka_unit_test(files_are_those_of_a_run), cmocka_unit_test(statistics_are_those_of_a_run),
+        cmocka_unit_test(many_ranks_share_a_file),  cmocka_unit_test(who_came_and_went),
+        cmocka_unit_test(laws_of_a_study),          cmocka_unit_test(a_study_in_virtual_time),
+        cmocka_unit_test(a_page_of_both),           cmocka_unit_test(a_sweep_in_virtual_time),
+        cmocka_unit_test(a_failure_and_a_signal),   cmocka_unit_test(a_file_has_a_limit),
         cmocka_unit_test(what_has_no_meaning)};
     return system_main(tests);
 }

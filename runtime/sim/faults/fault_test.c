@@ -36,6 +36,7 @@ typedef struct trial {
     double bound; /* infinity: none */
     eni_fault_plan plan;
     eni_sim_config config;
+    eni_net_link link;
     eni_fault_stats figures; /* of the last run with faults */
     const char *broken;      /* the first promise that was not kept */
 } trial;
@@ -180,6 +181,8 @@ static void draw_run(trial *t)
         const uint64_t each = t->piece * (uint64_t)t->shards;
         t->tensor[i] = (en_model_tensor){.name = "t", .offset = each * (uint64_t)i, .count = each};
     }
+    static const eni_law law = {ENI_LAW_LOGNORMAL, ENI_MILLI, .spread = 0.5};
+    t->link = (eni_net_link){.delay_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO};
     t->config = (eni_sim_config){
         .strategy = t->strategy,
         .options = t->options,
@@ -191,8 +194,8 @@ static void draw_run(trial *t)
         .micro_batches = t->batches,
         .bucket_cap_bytes = t->piece * (uint64_t)t->shards * sizeof(float),
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 1},
-        .compute = {.law = {ENI_LAW_LOGNORMAL, ENI_MILLI, .spread = 0.5}},
-        .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
+        .compute = {.laws = &law, .nlaws = 1},
+        .network = {.links = &t->link, .nlinks = 1},
         .max_events = 5000000,
         .faults = &eni_faults,
         .faults_config = &t->plan,

@@ -88,7 +88,7 @@ void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data)
     for (int i = 0; i < copies; i++) {
         const bool is_slow = happens(w, plan->slow);
         w->figures->delayed += (uint64_t)is_slow;
-        const int64_t late_ns = eni_faults_draw_ns(w, sim->config->network.latency_ns);
+        const int64_t late_ns = eni_faults_draw_ns(w, sim->network.links[0].latency_ns);
         eni_delivery_carry(sim, &stamped, data,
                            late_ns + (is_slow ? eni_faults_draw_ns(w, plan->slow_ns) : 0));
     }

@@ -101,7 +101,7 @@ static en_status tell_ranks(eni_sim *sim, int32_t k)
         if (w == NULL) return EN_ENOMEM;
         *w = (leader_word){r, k, sim->stores.all[k].epoch};
         eni_faults_post(sim,
-                        sim->config->network.latency_ns +
+                        sim->network.links[0].latency_ns +
                             eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->slow_ns),
                         word_arrives, w);
     }

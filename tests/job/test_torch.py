@@ -1,0 +1,446 @@
+#!/usr/bin/env python3
+"""test_torch.py BUILD equal|resumed|ddp|calls|deaths|examples: entrain.torch.Rank. In the first four PyTorch is imported once: the ranks are
+children made by fork."""
+import copy
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+try:
+    import torch
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        raise ImportError(f"torch {torch.__version__} is older than 2.1")
+except ImportError as missing:
+    print(f"SKIP: {missing}")
+    sys.exit(77)
+from torch import nn
+from torch.nn import functional as F
+
+BUILD = pathlib.Path(sys.argv[1]).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+os.environ.update(ENTRAIN_LIBRARY=str(BUILD / "libentrain.so"), OMP_NUM_THREADS="1")
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(SOURCE / "python"))
+import entrain.torch  # noqa: E402
+
+# Promise: A PyTorch module ends with the same bytes under ring, ps-sync, hybrid and `solo --accumulate=W`, W = 1, 2, 3, with dropout,
+# Promise: batch norm, tied weights, a frozen layer and a ragged end, with and without loader processes, overlap and accumulate(k).
+# Promise: A PyTorch run that is killed and resumed three times ends with the undisturbed bytes, buffers included.
+# Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
+# Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
+# Promise: An exception in one PyTorch rank reaches the others with its type and text; a rank that is killed is named, and nothing of it
+# Promise: is left, its loader processes included.
+# Promise: torchrun starts the same program as entrain run, with the same bytes; examples/torch/ run under every kind of strategy.
+WAIT = 120
+torch.set_num_threads(1)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ranks(n, program, strategy="ring", dies=None, **settings):
+    """What program(rank, settings) returns on each of n ranks, or the exception that it raised, as text."""
+    context, port = multiprocessing.get_context("fork"), free_port()
+    meet = "server" if strategy.startswith(("ps", "ssp", "hybrid")) else "rendezvous"
+    settings = dict(settings, strategy=strategy, mute=True, log_level="error", join_timeout="120s", world_size=n)
+    if strategy != "solo":
+        settings[meet] = f"tcp://127.0.0.1:{port}"
+    psd = None
+    if meet == "server":
+        psd = subprocess.Popen([BUILD / "psd", f"--listen=tcp://127.0.0.1:{port}", f"--strategy={strategy}", f"--world-size={n}",
+                                "--shards=3"], stderr=subprocess.DEVNULL)
+
+    def child(rank, mouth):
+        try:
+            mouth.send(program(rank, dict(settings, rank=rank)))
+        except BaseException as error:
+            traceback.print_exc()
+            mouth.send(f"{type(error).__name__}: {error}")
+
+    started, ears = [], []
+    for rank in range(n):
+        ear, mouth = context.Pipe(duplex=False)
+        started.append(context.Process(target=child, args=(rank, mouth)))
+        started[-1].start()
+        mouth.close()
+        ears.append(ear)
+    results = [ear.recv() if rank != dies and ear.poll(WAIT) else "nothing" for rank, ear in enumerate(ears)]
+    for rank, process in enumerate(started):
+        process.join(WAIT)
+        assert process.exitcode == (-signal.SIGKILL if rank == dies else 0), (strategy, results, process.exitcode)
+    if psd:
+        psd.wait(WAIT)
+    return results
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.3)
+        self.frozen, self.one, self.two, self.last = (nn.Linear(16, n) for n in (16, 16, 16, 4))
+        self.two.weight = self.one.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.drop(torch.relu(self.norm(self.first(x))))
+        return self.last(torch.tanh(self.two(torch.tanh(self.one(self.frozen(x))))))
+
+
+def samples(n):
+    drawn = torch.Generator().manual_seed(3)
+    x = torch.randn(n, 12, generator=drawn)
+    return x, (x[:, :4] ** 2).argmax(1)
+
+
+def optimizer_of(kind, model):
+    """Of each kind that is tested, with rates that matter."""
+    p = list(model.parameters())
+    vectors = [{"params": [t for t in p if t.ndim > 1]}, {"params": [t for t in p if t.ndim == 1], "weight_decay": 0.0}]
+    return {"sgd": lambda: torch.optim.SGD(p, lr=0.05), "heavy": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+            "nesterov": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+            "adam": lambda: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.02),
+            "adamw": lambda: torch.optim.AdamW(p, lr=0.01, eps=1e-6),
+            "groups": lambda: torch.optim.AdamW([dict(vectors[0], lr=0.02), vectors[1]], lr=0.01, weight_decay=0.1)}[kind]()
+
+
+def bytes_of(model, buffers=False):
+    sha = hashlib.sha256()
+    for name, p in model.named_buffers() if buffers else model.named_parameters():
+        sha.update(name.encode() + p.detach().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def train(kind, n=103, parts=1, step="native", loader={}, die_at=None):
+    """A rank: hashes of its parameters and buffers, and whether each parameter had a gradient in each step."""
+    def program(me, settings):
+        torch.manual_seed(7 + me)  # rank 0's weights, buffers and frozen layer count
+        model, data = Net(), samples(n)
+        optimizer = optimizer_of(kind, model)
+        rank = entrain.torch.Rank(model, optimizer, data=data, step=step, **settings)
+        low, high = (at(array.ctypes.data for array in rank.weights.values()) for at in (min, max))
+        assert all(low <= p.data_ptr() <= high for p in model.parameters() if p.requires_grad)
+        rank.accumulate(parts)
+        for i, (x, y) in enumerate(rank.batches(**loader)):
+            if i == die_at and me == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            rank.step(loss)
+        rank.end()
+        assert not any(low <= p.data_ptr() <= high for p in model.parameters())
+        return bytes_of(model), bytes_of(model, buffers=True), not rank.unused
+    return program
+
+
+def equal():
+    for kind in "nesterov", "groups":
+        for n in 1, 2, 3:
+            common = dict(batch_size=12 // n, epochs=2)
+            found = {"solo": ranks(1, train(kind), "solo", accumulate=n, **common), "ring": ranks(n, train(kind), **common),
+                     "ps-sync": ranks(n, train(kind), "ps-sync", **common)}
+            if n == 2:
+                found["hybrid"] = ranks(n, train(kind), "hybrid", **common)
+                found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
+                found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
+                found["loaders"] = ranks(n, train(kind, loader={"num_workers": 2}), **common)
+            parameters = {result[0] for results in found.values() for result in results}
+            buffers = {tuple(result[1] for result in results) for how, results in found.items() if how != "solo"}
+            assert len(parameters) == len(buffers) == 1, (kind, n, found)
+            assert all(result[2] is True for results in found.values() for result in results), found
+        print(f"PROMISE {kind}: ring, ps-sync, hybrid and solo --accumulate=W end with the same bytes, W = 1, 2, 3")
+
+
+def resumed():
+    """Killed at some step three times, and resumed from the newest checkpoint each time."""
+    common = dict(batch_size=6, epochs=3)
+    undisturbed = ranks(2, train("groups"), **common)
+    for strategy in "ring", "ps-sync":
+        out = pathlib.Path(os.environ["XDG_RUNTIME_DIR"], strategy)
+        common.update(out=out, checkpoint_every=24, resume="auto")
+        for die_at in 7, 8, 5:
+            said = ranks(2, train("groups", die_at=die_at), strategy, dies=1, **common)
+            assert "RunError" in said[0] and "rank 1" in said[0], said
+        assert ranks(2, train("groups"), strategy, **common) == undisturbed, strategy
+        assert len(json.loads((out / "result.json").read_text())["resumed_from"]) == 3
+    print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, dropout, buffers")
+
+
+# ---- PyTorch's own ----
+
+def train_by_ddp(kind, steps, batch, n):
+    def program(me, settings):
+        torch.manual_seed(7)
+        torch.distributed.init_process_group("gloo", init_method=settings["rendezvous"], rank=me, world_size=settings["world_size"])
+        model, (x, y), world = Net(), samples(n), settings["world_size"]
+        optimizer, ddp = optimizer_of(kind, model), nn.parallel.DistributedDataParallel(model)
+        for step in range(steps):
+            at = step * batch * world % n
+            mine = slice(at + me, at + batch * world, world)
+            torch.manual_seed(entrain.torch._seed(1, step * world + me, 0))
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x[mine]), y[mine]).backward()
+            optimizer.step()
+        torch.distributed.destroy_process_group()
+        return bytes_of(model)
+    return program
+
+
+def ddp():
+    steps, batch, n = 50, 64, 640
+    for kind in "heavy", "adamw":
+        ours = ranks(2, train(kind, n, step="torch"), batch_size=batch, steps=steps, shuffle=False)
+        theirs = ranks(2, train_by_ddp(kind, steps, batch, n))
+        assert {result[0] for result in ours} == set(theirs) and len(set(theirs)) == 1, (kind, ours, theirs)
+        alone = ranks(1, train(kind, n, step="torch"), "solo", accumulate=2, batch_size=batch, steps=steps, shuffle=False)
+        assert alone[0][0] == theirs[0], (kind, alone, theirs)
+        print(f"PROMISE {kind}: {steps} steps of two ranks with step='torch' end with the bytes of DistributedDataParallel over Gloo")
+
+
+# ---- calls, in one process ----
+
+def alone(model, optimizer, data=None, **settings):
+    settings = dict({"strategy": "solo", "batch_size": 16, "steps": 10, "environment": False, "mute": True, "log_level": "error"}, **settings)
+    return entrain.torch.Rank(model, optimizer, data=samples(160) if data is None else data, **settings)
+
+
+def turn(rank, model, x, y):
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    rank.step(loss)
+
+
+def check_optimizers():
+    """Each step beside one of torch.optim, from the same weights and gradient."""
+    for kind in "sgd", "heavy", "nesterov", "adam", "adamw", "groups":
+        torch.manual_seed(2)
+        model, worst = Net(), 0
+        shadow, seen = copy.deepcopy(model), {}
+        pairs = [pair for pair in zip(model.parameters(), shadow.parameters()) if pair[0].requires_grad]
+        for ours, theirs in pairs:
+            ours.register_post_accumulate_grad_hook(lambda p: seen.update({p: p.grad.clone()}))
+        reference = optimizer_of(kind, shadow)
+        with alone(model, optimizer_of(kind, model)) as rank:
+            for x, y in rank.batches():
+                for ours, theirs in pairs:
+                    theirs.data.copy_(ours.data)
+                turn(rank, model, x, y)
+                for ours, theirs in pairs:
+                    theirs.grad = seen[ours]
+                reference.step()
+                worst = max(worst, *(((a - b).abs() / b.abs().clamp(min=0.1)).max().item() for a, b in pairs))
+        assert worst <= 1e-6, (kind, worst)
+        print(f"PROMISE {kind}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+
+
+def check_parts():
+    """accumulate(k) gives the gradient of the whole batch."""
+    found = []
+    for parts in 1, 3:
+        torch.manual_seed(2)
+        model = nn.Linear(12, 4)
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1)) as rank:
+            rank.accumulate(parts)
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        found.append(model.weight.detach().clone())
+    assert torch.allclose(*found, rtol=1e-5, atol=1e-6) and not torch.equal(*found), found
+
+
+def check_unused():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.steps = nn.Linear(12, 4), nn.Linear(12, 4), 0
+
+        def forward(self, x):
+            self.steps += 1
+            return self.a(x) if self.steps > 2 else self.b(x)
+
+    def program(me, settings):
+        model = Branches()
+        model.steps = me  # the ranks change to the other branch in different steps
+        with entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=samples(64), batch_size=8, **settings) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        return bytes_of(model), dict(rank.unused)
+    (zero, unused0), (one, unused1) = ranks(2, program)
+    assert zero == one and unused0["b.weight"] == 2 and unused1["b.weight"] == 3 and unused0["a.bias"] == 2, (unused0, unused1)
+
+
+def refused(words, call, kind=ValueError):
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words) and "\n" not in str(error), f"{error} lacks one of {words}"
+    else:
+        raise AssertionError(f"nothing was refused that has {words}")
+
+
+def check_refusals():
+    p = lambda model, **more: torch.optim.SGD(model.parameters(), lr=0.1, **more)  # noqa: E731
+    good = nn.Linear(12, 4)
+    for words, model in ((("weight", "float64", "float()"), good.__class__(12, 4).double()), (("weight", "meta"), nn.Linear(12, 4, device="meta")),
+                         (("weight", "(0, 12)"), nn.Linear(12, 0)), (("no parameter",), nn.Linear(12, 4).requires_grad_(False))):
+        refused(words, lambda: alone(model, p(model)))
+    stepped = p(good, momentum=0.9)
+    F.cross_entropy(good(samples(8)[0]), samples(8)[1]).backward()
+    stepped.step()
+    other = nn.Linear(3, 3)
+    groups = [{"params": [good.weight], "momentum": 0.2}, {"params": [good.bias]}]
+    for words, optimizer in ((("RMSprop", "step='torch'"), torch.optim.RMSprop(good.parameters())), (("state",), stepped),
+                             (("amsgrad=True",), torch.optim.Adam(good.parameters(), amsgrad=True)),
+                             (("dampening=0.5",), p(good, momentum=0.9, dampening=0.5)), (("maximize",), p(good, maximize=True)),
+                             (("0 and 1", "momentum=0.2"), torch.optim.SGD(groups, lr=0.1)),
+                             (("bias", "not in the optimizer"), torch.optim.SGD([good.weight], lr=0.1)),
+                             (("4 parameters", "model 2"), torch.optim.SGD([*good.parameters(), *other.parameters()], lr=0.1))):
+        refused(words, lambda: alone(good, optimizer))
+    for words, settings in ((("stratgy", "strategy"), {"stratgy": "ring"}), (("lr=0.5", "lr=0.1"), {"lr": 0.5}), (("step=",), {"step": "no"}),
+                            (("ps-async", "ring"), {"step": "torch", "strategy": "ps-async", "server": "tcp://127.0.0.1:1"}),
+                            (("generator", "map-style"), {"data": (i for i in range(9))})):
+        refused(words, lambda: alone(good, p(good), **settings))
+    half = copy.deepcopy(good)
+    with alone(half, p(half)) as rank:
+        refused(("batch_size", "16"), lambda: next(rank.batches(batch_size=8)))
+        refused(("shuffle",), lambda: next(rank.batches(shuffle=True)))
+        refused(("100", "160"), lambda: next(rank.batches(range(100))))
+        refused(("ahead",), lambda: next(rank.batches(num_workers=31)))
+        refused(("without a batch",), lambda: rank.step(1.0))
+        refused(("this process", "end()"), lambda: alone(good, p(good)))
+        batches = rank.batches()
+        x, y = next(batches)
+        refused(("before loss.backward()",), lambda: rank.step(1.0))
+        loss = F.cross_entropy(half(x), y)
+        loss.backward(retain_graph=True)
+        refused(("has left", "step='torch'"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
+        refused(("has left",), lambda: half.weight.grad.norm())
+        refused(("has left",), lambda: rank._optimizer.step())
+        refused(("twice",), loss.backward)
+        rank.stop()
+    with alone(half, p(half)) as rank:
+        batches = rank.batches()
+        next(batches)
+        refused(("not finished", "rank.step(loss)"), lambda: next(batches))
+        rank.stop()
+
+
+def check_changes():
+    """What Rank has read and lent is looked at before each step."""
+    def rate(model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01
+    for words, change in ((("weight", "moved"), lambda model, optimizer: model.half().float()), (("bias", "frozen"), lambda model, optimizer:
+                          model.bias.requires_grad_(False)), (("lr ", "0.1", "0.01", "lr_schedule", "step='torch'"), rate)):
+        def train_and_change():
+            model = nn.Linear(12, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with alone(model, optimizer) as rank:
+                for x, y in rank.batches():
+                    turn(rank, model, x, y)
+                    change(model, optimizer)
+        refused(words, train_and_change)
+
+
+def check_differences():
+    """Ranks that differ: the first difference by name, with both values."""
+    for words, samples_of, width in ((("93", "100"), lambda me: 93 + 7 * me, lambda me: 4), (("schema",), lambda me: 93, lambda me: 4 + me)):
+        def program(me, settings):
+            model = nn.Linear(12, width(me))
+            entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=range(samples_of(me)), **settings)
+        said = ranks(2, program)
+        assert any(all(word in text for word in words) for text in said) and all("Error: " in text for text in said), (words, said)
+
+
+def calls():
+    check_optimizers()
+    check_parts()
+    check_unused()
+    check_refusals()
+    check_changes()
+    check_differences()
+
+
+# ---- programs of their own ----
+
+def program(what, *texts):
+    """What `deaths` and `examples` start."""
+    torch.manual_seed(7)
+    settings, model = dict(text.split("=", 1) for text in texts), Net()
+    optimizer = optimizer_of("nesterov", model)
+    rank = entrain.torch.Rank(model, optimizer, data=samples(103), batch_size=6, join_timeout=f"{WAIT}s", **settings)
+    for step, (x, y) in enumerate(rank.batches(num_workers=4 if what == "loads" else 0)):
+        if step == 5 and rank.about["rank"] == 1 and what != "trains":
+            if what == "raises":
+                raise KeyError("no such layer")
+            os.kill(os.getpid(), signal.SIGKILL)
+        turn(rank, model, x, y)
+    rank.end()
+
+
+def entrain_run(*command, **settings):
+    texts = [f"--{key.replace('_', '-')}={value}" for key, value in dict({"join_timeout": f"{WAIT}s"}, **settings).items()]
+    return subprocess.run([BUILD / "entrain", "run", "-n2", *texts, "--", sys.executable, *command], capture_output=True, text=True,
+                          timeout=2 * WAIT)
+
+
+def left_behind(mark):
+    """Processes of a run, by a variable of their environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
+                found.append((folder.name, (folder / "cmdline").read_bytes()))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def deaths():
+    for what, words in (("raises", ("rank 1", "KeyError", "no such layer")), ("loads", ("rank 1", "SIGKILL"))):
+        os.environ["ENTRAIN_TEST_MARK"] = f"{os.getpid()}-{what}"
+        ended = entrain_run(__file__, sys.argv[1], "program", what, steps=1000000, strategy="ring")
+        assert ended.returncode == 1 and any(all(word in line for word in words) for line in ended.stderr.splitlines()), ended.stderr
+        if what == "raises":
+            assert "RunError" in ended.stderr or "RunError" in ended.stdout, ended.stderr
+        until = time.monotonic() + 2
+        while (left := left_behind("ENTRAIN_TEST_MARK=" + os.environ["ENTRAIN_TEST_MARK"])) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left, left
+    print("PROMISE a rank that raises is told with its text, one that is killed with 4 loader processes is named, and nothing is left")
+
+
+def examples():
+    folder = pathlib.Path(os.environ["XDG_RUNTIME_DIR"])
+    by_us = entrain_run(__file__, sys.argv[1], "program", "trains", strategy="ring", out=folder / "ours", epochs=2)
+    by_torch = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", __file__, sys.argv[1], "program", "trains",
+                               "strategy=ring", f"out={folder / 'torchrun'}", "epochs=2"], capture_output=True, text=True, timeout=2 * WAIT)
+    assert by_us.returncode == by_torch.returncode == 0, (by_us.stderr, by_torch.stderr)
+    ours, theirs = (json.loads((folder / name / "result.json").read_text())["params_sha256"] for name in ("ours", "torchrun"))
+    assert ours == theirs, (ours, theirs)
+    os.environ.update(PYTHONPATH=str(SOURCE / "python"), FASHION_MNIST="/none")
+    for name, settings in (("mnist", {"strategy": "ring", "max_samples": 5120}), ("tiny_gpt", {"strategy": "ssp:bound=2"})):
+        ended = entrain_run(SOURCE / f"examples/torch/{name}.py", out=folder / name, **settings)
+        assert ended.returncode == 0 and "loss " in ended.stdout, ended.stderr
+        result = json.loads((folder / name / "result.json").read_text())
+        assert result["test_loss"] < (0.5 if name == "mnist" else 3), result["test_loss"]
+        print(f"PROMISE {name}.py under {settings['strategy']}: loss {result['test_loss']:.3f}, staleness {result.get('staleness')}")
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "program":
+        program(*sys.argv[3:])
+        sys.exit()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        {f.__name__: f for f in (equal, resumed, ddp, calls, deaths, examples)}[sys.argv[2]]()
