@@ -154,24 +154,13 @@ void eni_list_fini(eni_list *list)
     *list = (eni_list){0};
 }
 
-/* Makes room for another value of the same name. */
-static void drop_named(eni_list *list, const char *item)
-{
-    const size_t name = strcspn(item, "=") + 1;
-    int kept = 0;
-    for (int i = 0; i < list->count; i++)
-        if (strncmp(list->item[i], item, name) == 0)
-            eni_free(list->item[i]);
-        else
-            list->item[kept++] = list->item[i];
-    list->count = kept;
-}
-
 static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
 {
     const char *expected = *item == '\0' ? "at least one item" : key->check != NULL ? key->check(item) : NULL;
     if (expected != NULL) return refuse(place, item, "is invalid", expected);
-    if ((key->flags & ENI_KEY_NAMED) != 0) drop_named(list, item);
+    const size_t name = (key->flags & ENI_KEY_NAMED) != 0 ? strcspn(item, "=") + 1 : 0;
+    for (int i = 0; name > 0 && i < list->count; i++)
+        if (strncmp(list->item[i], item, name) == 0) return set_text(key, item, place, &list->item[i]);
     if (list->count >= 1024) return refuse(place, item, "is one item too many", "at most 1024");
     return eni_list_add(list, item);
 }

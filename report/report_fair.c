@@ -336,26 +336,22 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
               first->bn_stats ? first->bn_stats : "");
 }
 
-static const char *about(const eni_run *run, const char *key)
-{
-    const char *text = json_string_value(json_object_get(json_object_get(run->result, "program"), key));
-    return text != NULL ? text : "?";
-}
-
-/* Of a program of the user's: its script and arguments, what computes and steps, and what the arms tell it. */
+/* A program of the user's: its script and arguments, what computes and steps, and what the arms tell it. */
 static void rule_program(const eni_study *study, eni_fairness *fairness)
 {
     char text[ENI_RULE_TEXT] = "";
+    const char *file = "?", *sha256 = "?", *argv = "?", *computes = "?", *step = "?", *weights = "?";
     const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
-    if (run == NULL || json_object_get(run->result, "program") == NULL) return;
+    json_t *program = run == NULL ? NULL : json_object_get(run->result, "program");
+    if (program == NULL) return;
     int mark = eni_facts_judge(study, ENI_RULE_PROGRAM, text);
+    (void)json_unpack(program, "{s?s, s?s, s?s, s?s, s?s, s?s}", "file", &file, "computes", &computes, "step", &step,
+                      "weights", &weights, "sha256", &sha256, "argv_sha256", &argv);
     if (mark == ENI_PASS)
-        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights",
-                     about(run, "file"), about(run, "sha256"), about(run, "argv_sha256"),
-                     about(run, "computes"), about(run, "step"), about(run, "weights"));
+        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights", file, sha256, argv,
+                     computes, step, weights);
     for (size_t a = 0; a < study->narms; a++) {
-        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a))
-            mark = ENI_WARN; /* so the models may differ */
+        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a)) mark = ENI_WARN; /* so the models may differ */
         if (own_of(study, a, "set") != NULL)
             eni_text_add(text, ENI_RULE_TEXT, "; %s: %s", study->arms[a].name, own_of(study, a, "set"));
     }

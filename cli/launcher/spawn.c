@@ -272,11 +272,8 @@ static void become_program(const eni_launcher *l, const eni_config *config, char
         setenv("MASTER_ADDR", "127.0.0.1", 1);
         set_number("MASTER_PORT", l->master_port);
     }
-    const int64_t share = eni_host_info_cores() / config->workers, threads = config->threads > 0
-                                                                                 ? config->threads
-                                                                             : share > 0 ? share
-                                                                                         : 1;
-    if (eni_env("OMP_NUM_THREADS") == NULL) set_number("OMP_NUM_THREADS", threads);
+    const int64_t threads = config->threads > 0 ? config->threads : eni_host_info_cores() / config->workers;
+    if (eni_env("OMP_NUM_THREADS") == NULL) set_number("OMP_NUM_THREADS", threads > 0 ? threads : 1);
     setenv("PYTHONUNBUFFERED", "1", 0); /* else Python keeps back what it prints to a pipe or a file */
     if (log_fd >= 0 && (dup2(log_fd, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)) _exit(126);
     memcpy(argv, config->command.item, (size_t)config->command.count * sizeof *argv);
