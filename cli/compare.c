@@ -382,19 +382,16 @@ static en_status check_real(const eni_config *config)
                     what);
 }
 
-/* What the ranks of a program cannot do. */
+/* Flags that the ranks of a program cannot follow. */
 static en_status check_program(const eni_config *config)
 {
-    const bool is_slowed = strcmp(config->settings.item[0], "even") != 0 || config->settings.count > 1;
-    const char *what = config->is_virtual     ? "--virtual"
-                       : config->tune != NULL ? "--tune"
-                       : is_slowed            ? "--settings=slow"
-                                              : NULL;
-    if (config->command.count == 0 || what == NULL) return EN_OK;
-    return eni_fail(EN_EINVAL, "compare", "%s: %s %s; omit it", what, config->command.item[0],
-                    config->is_virtual     ? "runs on real ranks; entrain.simulate is its virtual time"
-                    : config->tune != NULL ? "may be judged by its test set, which must not choose a rate"
-                                           : "cannot be slowed down from outside");
+    const bool is_even = config->settings.count == 1 && strcmp(config->settings.item[0], "even") == 0;
+    const char *why = config->is_virtual ? "--virtual is for Entrain's own networks, or entrain.simulate"
+                      : config->tune     ? "--tune chooses by held-out samples, which no program has"
+                      : !is_even         ? "--settings=slow cannot slow a program down"
+                                         : NULL;
+    if (config->command.count == 0 || why == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "compare", "%s: omit it, or %s", why, config->command.item[0]);
 }
 
 static en_status collect(comparison *c)

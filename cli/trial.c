@@ -134,29 +134,11 @@ bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, 
     return true;
 }
 
-/* Sets the hosts, and how they find each other. */
-static en_status set_place(const eni_config *asked, eni_config *config)
-{
-    char number[24];
-    const struct {
-        const char *key, *text;
-    } texts[] = {{"master-addr", asked->master_addr},
-                 {"init-method", asked->init_method},
-                 {"token-file", asked->token_file},
-                 {"host-id", asked->host_id}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].text != NULL)
-            EN_TRY(eni_config_set(config, texts[i].key, texts[i].text, "entrain check"));
-    snprintf(number, sizeof number, "%lld", (long long)asked->nnodes);
-    EN_TRY(eni_config_set(config, "nnodes", number, "--nnodes"));
-    config->node_rank = asked->node_rank;
-    config->master_port = asked->master_port;
-    config->insecure = asked->insecure;
-    return EN_OK;
-}
-
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {
+    const eni_config none = {0}, *asked = job->is_here ? &none : context->config; /* of the hosts */
+    char nnodes[24];
+    snprintf(nnodes, sizeof nnodes, "%lld", job->is_here ? 1 : (long long)asked->nnodes);
     const char *const fixed[][2] = {{"strategy", job->strategy != NULL ? job->strategy : "ps-sync"},
                                     {"model", job->model},
                                     {"data", "synthetic"},
@@ -167,17 +149,26 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
                                     {"transport", job->transport},
                                     {"limit-train-samples", "64"},
                                     {"limit-test-samples", "8"},
-                                    {"allreduce", job->allreduce}};
+                                    {"allreduce", job->allreduce},
+                                    {"net", job->net},
+                                    {"nnodes", nnodes},
+                                    {"master-addr", asked->master_addr},
+                                    {"init-method", asked->init_method},
+                                    {"token-file", asked->token_file},
+                                    {"host-id", asked->host_id}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (fixed[i][1] != NULL) EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
-    if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
     config->workers = job->workers;
     config->shards = job->shards;
     config->backend = job->backend;
     config->mute = true;
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
-    if (!job->is_here) EN_TRY(set_place(context->config, config));
+    if (!job->is_here) {
+        config->node_rank = asked->node_rank;
+        config->master_port = asked->master_port;
+        config->insecure = asked->insecure;
+    }
     return eni_config_resolve(config);
 }
 

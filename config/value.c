@@ -93,12 +93,6 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
     return EN_OK;
 }
 
-static en_status set_bool(const char *value, const char *place, bool *out)
-{
-    if (eni_parse_bool(value, out)) return EN_OK;
-    return refuse(place, value, "is neither on nor off", "on or off");
-}
-
 /* The answer to a word of another tool, or NULL. */
 static const char *foreign_answer(const eni_key *key, const char *value)
 {
@@ -160,24 +154,13 @@ void eni_list_fini(eni_list *list)
     *list = (eni_list){0};
 }
 
-/* Makes room for another value of the same name. */
-static void drop_named(eni_list *list, const char *item)
-{
-    const size_t name = strcspn(item, "=") + 1;
-    int kept = 0;
-    for (int i = 0; i < list->count; i++)
-        if (strncmp(list->item[i], item, name) == 0)
-            eni_free(list->item[i]);
-        else
-            list->item[kept++] = list->item[i];
-    list->count = kept;
-}
-
 static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
 {
     const char *expected = *item == '\0' ? "at least one item" : key->check != NULL ? key->check(item) : NULL;
     if (expected != NULL) return refuse(place, item, "is invalid", expected);
-    if ((key->flags & ENI_KEY_NAMED) != 0) drop_named(list, item);
+    const size_t name = (key->flags & ENI_KEY_NAMED) != 0 ? strcspn(item, "=") + 1 : 0;
+    for (int i = 0; name > 0 && i < list->count; i++)
+        if (strncmp(list->item[i], item, name) == 0) return set_text(key, item, place, &list->item[i]);
     if (list->count >= 1024) return refuse(place, item, "is one item too many", "at most 1024");
     return eni_list_add(list, item);
 }
@@ -255,7 +238,9 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
         return EN_OK;
     }
     switch (key->type) {
-    case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
+    case ENI_KEY_BOOL:
+        if (!eni_parse_bool(value, out)) return refuse(place, value, "is neither on nor off", "on or off");
+        break;
     case ENI_KEY_INT:
     case ENI_KEY_REAL:
     case ENI_KEY_AMOUNT:

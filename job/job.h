@@ -76,8 +76,8 @@ en_status eni_job_files(eni_rank *rank, const eni_config *config);
 
 /* ---- program_facts.c ---- */
 
-/* What a program of the user's is, for result.json: the file (NULL: this process's executable), the arguments of this process,
- * the hashes of both (null: cannot be read), and what `set` told it. The caller's. */
+/* Describes a program of the user's for result.json: the file (NULL: this process's executable), the arguments of this process,
+ * the hashes of both (null: they cannot be read), and what `set` told it. The caller's. */
 json_t *eni_program_facts(const char *file, const eni_list *set);
 
 #endif

@@ -334,22 +334,15 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     return EN_OK;
 }
 
-/* A caller's structs may be longer than ours. */
-static const en_rank_tensor *tensor_at(const en_rank_options *o, uint32_t i)
+/* Item `i` of a caller's tensors or memories: they begin with their size, which may be more than ours, and of which `least` is
+ * needed. NULL, logged: it has less. */
+static const void *item_at(const char *what, const void *items, uint32_t i, size_t least)
 {
-    return (const en_rank_tensor *)((const char *)o->tensors + (size_t)i * o->tensors[0].size);
-}
-
-static const en_rank_memory *memory_at(const en_rank_options *o, uint32_t i)
-{
-    return (const en_rank_memory *)((const char *)o->memories + (size_t)i * o->memories[0].size);
-}
-
-/* Before its name: the ones behind it are found by its size. */
-static en_status check_struct(const char *what, uint32_t number, size_t size, size_t first)
-{
-    if (size >= first) return EN_OK;
-    return eni_fail(EN_EINVAL, "rank", "%s %u has size %zu: set it to sizeof", what, number, size);
+    uint32_t size;
+    memcpy(&size, items, sizeof size);
+    if (size >= least) return (const char *)items + (size_t)i * size;
+    eni_error("rank", "the %s have size %u: set it to sizeof in each", what, size);
+    return NULL;
 }
 
 static en_status check_names(const en_schema *s)
@@ -376,8 +369,8 @@ static en_status take_memories(en_rank *self)
     if (s->buffers == NULL || self->memories == NULL) return EN_ENOMEM;
     for (; s->nbuffers < n; s->nbuffers++) {
         en_model_tensor *b = &s->buffers[s->nbuffers];
-        const en_rank_memory *m = memory_at(&self->given, s->nbuffers);
-        EN_TRY(check_struct("memory", s->nbuffers, m->size, FIRST_MEMORY));
+        const en_rank_memory *m = item_at("memories", self->given.memories, s->nbuffers, FIRST_MEMORY);
+        if (m == NULL) return EN_EINVAL;
         EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
         if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
             return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
@@ -400,8 +393,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     s->tensors = eni_alloc_array(o->ntensors, sizeof *s->tensors);
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
-        const en_rank_tensor *t = tensor_at(o, s->ntensors);
-        EN_TRY(check_struct("tensor", s->ntensors, t->size, FIRST_TENSOR));
+        const en_rank_tensor *t = item_at("tensors", o->tensors, s->ntensors, FIRST_TENSOR);
+        if (t == NULL) return EN_EINVAL;
         EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
         s->nweights += s->tensors[s->ntensors].count;
     }
@@ -414,9 +407,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
 static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_model_tensor *tensor)
 {
     eni_param_groups *groups = job->groups;
-    const eni_param_group asked = rates == NULL
-                                      ? groups->group[0]
-                                      : (eni_param_group){rates->lr_factor, rates->weight_decay};
+    const eni_param_group asked =
+        rates == NULL ? groups->group[0] : (eni_param_group){rates->lr_factor, rates->weight_decay};
     uint32_t g = 0;
     if (!(asked.lr_factor >= 0 && asked.lr_factor <= 1e6f && asked.weight_decay >= 0 &&
           asked.weight_decay <= 1e6f))
@@ -435,13 +427,20 @@ static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_m
     return EN_OK;
 }
 
+/* take_schema has looked at all tensors. */
+static const en_rank_rates *rates_at(const en_rank_options *o, uint32_t tensor)
+{
+    const en_rank_tensor *t = item_at("tensors", o->tensors, tensor, FIRST_TENSOR);
+    return t->rates;
+}
+
 static en_status take_rates(en_rank *self, const en_rank_options *o)
 {
     eni_job *job = &self->rank.job;
     const size_t with_rates = offsetof(en_rank_tensor, rates) + sizeof(en_rank_rates *);
     const uint32_t n = o->tensors[0].size >= with_rates ? o->ntensors : 0;
     uint32_t first = 0;
-    while (first < n && tensor_at(o, first)->rates == NULL)
+    while (first < n && rates_at(o, first) == NULL)
         first++;
     if (first == n) return EN_OK;
     if (self->config.decay != ENI_DECAY_ALL)
@@ -451,10 +450,9 @@ static en_status take_rates(en_rank *self, const en_rank_options *o)
     job->groups = eni_groups_new();
     if (job->groups == NULL) return EN_ENOMEM;
     job->groups->ngroups = 1;
-    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
+    job->groups->group[0] = (eni_param_group){1, (float)self->config.weight_decay};
     for (uint32_t t = 0; t < n; t++)
-        EN_TRY(take_group(job, tensor_at(o, t)->rates, &job->schema.tensors[t]));
-    job->hyper.groups = job->groups;
+        EN_TRY(take_group(job, rates_at(o, t), &job->schema.tensors[t]));
     return EN_OK;
 }
 
@@ -517,8 +515,8 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_check(rank, &self->config));
     describe(self);
     EN_TRY(eni_job_share(rank, &self->config, o->train_samples));
-    EN_TRY(eni_job_complete(rank, &self->config));
-    return take_rates(self, o);
+    EN_TRY(take_rates(self, o));
+    return eni_job_complete(rank, &self->config);
 }
 
 /* ---- opening ---- */
@@ -531,9 +529,9 @@ static void make_first_weights(const en_rank *self, const en_rank_options *o)
     if (self->rank.world.rank != 0 || self->rank.saving.is_resumed) return;
     if (job->init != NULL) memcpy(param, job->init, job->schema.count * sizeof *param);
     for (uint32_t i = 0; job->init == NULL && i < job->schema.ntensors; i++) {
-        const float *initial = tensor_at(o, i)->initial;
+        const en_rank_tensor *given = item_at("tensors", o->tensors, i, FIRST_TENSOR);
         const en_model_tensor *t = &job->schema.tensors[i];
-        if (initial != NULL) memcpy(param + t->offset, initial, t->count * sizeof *param);
+        if (given->initial != NULL) memcpy(param + t->offset, given->initial, t->count * sizeof *param);
     }
 }
 

@@ -96,7 +96,7 @@ uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, cons
     char text[ENI_TARGET_TEXT];
     if (every == 0 && points > 0) every = (samples + points - 1) / points;
     const uint64_t n = every == 0 ? 1 : (samples + every - 1) / every;
-    if (eni_target_is_set(target) && n < ENI_REACH_IN_A_ROW)
+    if (target != NULL && eni_target_is_set(target) && n < ENI_REACH_IN_A_ROW)
         eni_warn("curve",
                  "--target=%s: it is reached by %d points of the curve in a row, but this run has %llu: give "
                  "--eval-every=%llu or less",

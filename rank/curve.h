@@ -49,7 +49,7 @@ typedef struct eni_curve_end {
 } eni_curve_end;
 
 /* Global samples between two points of a run of `samples`: as asked, or by the number of `points`; the same in every arm of a
- * comparison. Warns of a curve with so few that it cannot reach a target. */
+ * comparison. Warns of a curve with so few that it cannot reach a target (NULL: none). */
 uint64_t eni_curve_every(uint64_t every, uint64_t points, uint64_t samples, const eni_target *target);
 
 /* Takes over an earlier run's points up to `resumed`, and drops the rest. EN_EIO, logged. */

@@ -79,7 +79,6 @@ static void show_point(void *user, const eni_point *point)
 static en_status open_curve(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
-    const eni_target nothing = {0};
     const bool may_reach =
         self->world.rank == 0 && (self->trainer.about.has_accuracy || asked->target.is_loss);
     const uint64_t resumed = resumed_samples(self),
@@ -87,7 +86,7 @@ static en_status open_curve(eni_rank *self)
                        self->trainer.ops->evaluate == NULL
                            ? 0
                            : eni_curve_every(asked->eval_every, asked->eval_points, self->job.plan.samples,
-                                             may_reach ? &asked->target : &nothing);
+                                             may_reach ? &asked->target : NULL);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,

@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "report/may_differ.h"
 #include "report/table.h"
+#include "run/units.h"
 
 const char *eni_fair_mark(int mark)
 {
@@ -335,26 +336,22 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
               first->bn_stats ? first->bn_stats : "");
 }
 
-static const char *about(const eni_run *run, const char *key)
-{
-    const char *text = json_string_value(json_object_get(json_object_get(run->result, "program"), key));
-    return text != NULL ? text : "?";
-}
-
-/* Of a program of the user's: its script and arguments, what computes and steps, and what the arms tell it. */
+/* A program of the user's: its script and arguments, what computes and steps, and what the arms tell it. */
 static void rule_program(const eni_study *study, eni_fairness *fairness)
 {
     char text[ENI_RULE_TEXT] = "";
+    const char *file = "?", *sha256 = "?", *argv = "?", *computes = "?", *step = "?", *weights = "?";
     const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
-    if (run == NULL || json_object_get(run->result, "program") == NULL) return;
+    json_t *program = run == NULL ? NULL : json_object_get(run->result, "program");
+    if (program == NULL) return;
     int mark = eni_facts_judge(study, ENI_RULE_PROGRAM, text);
+    (void)json_unpack(program, "{s?s, s?s, s?s, s?s, s?s, s?s}", "file", &file, "computes", &computes, "step", &step,
+                      "weights", &weights, "sha256", &sha256, "argv_sha256", &argv);
     if (mark == ENI_PASS)
-        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights",
-                     about(run, "file"), about(run, "sha256"), about(run, "argv_sha256"),
-                     about(run, "computes"), about(run, "step"), about(run, "weights"));
+        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights", file, sha256, argv,
+                     computes, step, weights);
     for (size_t a = 0; a < study->narms; a++) {
-        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a))
-            mark = ENI_WARN; /* so the models may differ */
+        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a)) mark = ENI_WARN; /* so the models may differ */
         if (own_of(study, a, "set") != NULL)
             eni_text_add(text, ENI_RULE_TEXT, "; %s: %s", study->arms[a].name, own_of(study, a, "set"));
     }
@@ -543,18 +540,14 @@ int eni_fair_cores(const char *list, uint64_t set[16])
 {
     int n = 0;
     for (const char *at = list; *at != 0;) {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        if (end == at) return -1;
-        if (*end == '-') {
-            at = end + 1;
-            last = strtol(at, &end, 10);
-            if (end == at) return -1;
-        }
-        if (first < 0 || last < first || last >= 1024 || (*end != 0 && *end != ',')) return -1;
-        for (long cpu = first; cpu <= last; cpu++, n++)
+        char part[24];
+        int32_t first, last;
+        const size_t length = strcspn(at, ",");
+        snprintf(part, sizeof part, "%.*s", (int)length, at);
+        if (length >= sizeof part || !eni_parse_range(part, &first, &last) || last >= 1024) return -1;
+        for (int32_t cpu = first; cpu <= last; cpu++, n++)
             set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
-        at = *end == ',' ? end + 1 : end;
+        at += length + (at[length] == ',');
     }
     return n;
 }
@@ -587,7 +580,7 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
     char shared[ENI_RULE_TEXT] = "";
     size_t unknown = 0;
     size_t setting = 0;
-    if (eni_study_is_simulated(study)) return;
+    if (eni_study_simulated(study) == study->nsettings) return;
     while (study->settings[setting].simulated != NULL)
         setting++;
     for (size_t a = 0; a < study->narms; a++) {

@@ -27,7 +27,7 @@ const char *eni_target_text(const eni_target *target, const char *unit, char mar
     return text_out;
 }
 
-/* What rises to the target: the accuracy, or the loss with its sign changed. NAN counts as below. */
+/* The number that rises to the target: the accuracy, or the loss with its sign changed. NAN counts as below. */
 static double height_of(const eni_eval *eval, const eni_target *target)
 {
     return target->is_loss ? -eval->loss : eval->accuracy;

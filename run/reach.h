@@ -21,7 +21,7 @@ typedef struct eni_target {
     bool is_loss;
 } eni_target;
 
-/* "75", which is percent, or "loss:2.5"; "0" is none. */
+/* "75", which is percent, or "loss:2.5"; with "0" there is no target. */
 bool eni_target_parse(const char *text, eni_target *target_out);
 
 /* "75 %", with `unit` behind the number, or "loss 2.5", with `mark` before it. As a flag's value: "" and ':'. */

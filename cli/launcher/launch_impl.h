@@ -51,6 +51,7 @@ typedef struct eni_launcher {
     int nchildren, nrunning;
     int listen_fd;
     char address[ENI_ADDRESS_TEXT];
+    uint16_t master_port; /* of torchrun's variables, for a program's torch.distributed; 0: several hosts */
     eni_token token;
     bool may_lose_ranks; /* --on-worker-loss=continue, and a strategy that supports it */
     int out_fd;          /* the folder of --out, locked; -1: none */

@@ -129,10 +129,9 @@ double eni_exchange_ns(const eni_sim *sim, int op, double bytes, const eni_colle
 {
     const int32_t n = c != NULL ? c->n : sim->nranks;
     double hop = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t next = (i + 1) % n, from = c != NULL ? c->entries[i].rank->world.rank : i,
-                      to = c != NULL ? c->entries[next].rank->world.rank : next;
-        hop = fmax(hop, eni_network_hop(&sim->network, from, to, bytes / n));
+    for (int32_t i = 0, from = 0, to; i <= n; i++, from = to) {
+        to = c != NULL ? c->entries[i % n].rank->world.rank : i % n;
+        if (i > 0) hop = fmax(hop, eni_network_hop(&sim->network, from, to, bytes / n));
     }
     return (op == EN_ALLREDUCE ? 2 : 1) * (double)(n - 1) * hop;
 }

@@ -55,11 +55,6 @@ static en_status check(const eni_sim_config *c)
               "message or rank ends the run";
     else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
         why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
-    for (int32_t i = 0; i < c->compute.nlaws; i++)
-        if (c->compute.laws[i].mean_ns < 0) why = "a time is negative";
-    for (int32_t i = 0; i < c->network.nlinks; i++)
-        if (c->network.links[i].delay_ns < 0 || c->network.links[i].bytes_per_s < 0)
-            why = "a delay or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
                     "cannot simulate %s with %d ranks, %d of them per host, %d shards and %" PRIu64

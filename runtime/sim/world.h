@@ -330,9 +330,10 @@ void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns);
 /* Whether this rank is a client of the stores. */
 bool eni_delivery_is_client(const eni_sim_rank *rank);
 
-/* For faults. carry: a copy of this message leaves, and takes late_ns longer than the network. take: passes a
- * message to its store, which owns it from here on. */
-void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns);
+/* For faults. carry: this message leaves, and takes late_ns longer than the network; it `copies` the data, or points at them, and
+ * `held` holds them, if not NULL. take: passes a message to its store, which owns it from here on. */
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns,
+                        bool copies, eni_version_buffer *held);
 en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message);
 
 /* ---- shards.c ---- */

@@ -413,8 +413,8 @@ static void a_program_has_settings_of_its_own(void **state)
     assert_int_equal(base.command.count, 3);
     assert_string_equal(base.command.item[2], "--lr=1");
     assert_int_equal(base.set.count, 2);
-    assert_string_equal(base.set.item[0], "depth=2");
-    assert_string_equal(base.set.item[1], "width=a=b");
+    assert_string_equal(base.set.item[0], "width=a=b");
+    assert_string_equal(base.set.item[1], "depth=2");
     assert_int_equal(eni_config_become(&base, ENI_RUN), EN_OK);
     assert_int_equal(eni_config_arm(&base, "x=ring:set.depth=3,lr=0.5", &run), EN_OK);
     assert_string_equal(run.strategy, "ring");

@@ -124,7 +124,7 @@ def test_scale(top):
 def test_refused(top):
     both = ["compare", "-n", 2, "--arm=ring", f"--out={top / 'refused'}", "--quiet"]
     for words, what, more in (([*both, "--virtual", "--", LINE], "--virtual", "entrain.simulate"),
-                              ([*both, "--tune=lr=0.1,0.2", "--", LINE], "--tune", "test set"),
+                              ([*both, "--tune=lr=0.1,0.2", "--", LINE], "--tune", "held-out"),
                               ([*both, "--settings=even,slow", "--", LINE], "--settings=slow", "omit it"),
                               ([*both, "--model=mlp", "--", LINE], "--model", LINE),
                               ([*both, "--arm=x=ring:device=cpu", "--", LINE], "--device", "omit it"),
