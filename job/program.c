@@ -334,15 +334,16 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     return EN_OK;
 }
 
-/* Item `i` of a caller's tensors or memories: they begin with their size, which may be more than ours, and of which `least` is
- * needed. NULL, logged: it has less. */
-static const void *item_at(const char *what, const void *items, uint32_t i, size_t least)
+/* A caller's structs may be longer than ours: all have the size of the first. */
+static const en_rank_tensor *tensor_at(const en_rank_options *o, uint32_t i)
 {
-    uint32_t size;
-    memcpy(&size, items, sizeof size);
-    if (size >= least) return (const char *)items + (size_t)i * size;
-    eni_error("rank", "the %s have size %u: set it to sizeof in each", what, size);
-    return NULL;
+    return (const en_rank_tensor *)((const char *)o->tensors + (size_t)i * o->tensors[0].size);
+}
+
+static en_status check_size(const char *what, uint32_t size, size_t least)
+{
+    if (size >= least) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank", "the %s have size %u: set it to sizeof in each", what, size);
 }
 
 static en_status check_names(const en_schema *s)
@@ -360,17 +361,19 @@ static en_status check_names(const en_schema *s)
 static en_status take_memories(en_rank *self)
 {
     en_schema *s = &self->rank.job.schema;
+    const en_rank_memory *first = self->given.memories;
     const uint32_t n = self->given.nmemories;
     if (n == 0) return EN_OK;
-    if (self->given.memories == NULL)
+    if (first == NULL)
         return eni_fail(EN_EINVAL, "rank", "the options have %u memories, but options.memories is NULL", n);
+    EN_TRY(check_size("memories", first->size, FIRST_MEMORY));
     s->buffers = eni_alloc_array(n, sizeof *s->buffers);
     self->memories = eni_alloc_array(n, sizeof *self->memories);
     if (s->buffers == NULL || self->memories == NULL) return EN_ENOMEM;
     for (; s->nbuffers < n; s->nbuffers++) {
         en_model_tensor *b = &s->buffers[s->nbuffers];
-        const en_rank_memory *m = item_at("memories", self->given.memories, s->nbuffers, FIRST_MEMORY);
-        if (m == NULL) return EN_EINVAL;
+        const en_rank_memory *m =
+            (const en_rank_memory *)((const char *)first + (size_t)s->nbuffers * first->size);
         EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
         if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
             return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
@@ -389,12 +392,12 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     en_schema *s = &self->rank.job.schema;
     self->network = (en_network){.abi = EN_NETWORK_ABI, .size = sizeof self->network, .name = self->model};
     s->network = &self->network;
+    EN_TRY(check_size("tensors", o->tensors[0].size, FIRST_TENSOR));
     s->spec = eni_strdup(self->model);
     s->tensors = eni_alloc_array(o->ntensors, sizeof *s->tensors);
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
-        const en_rank_tensor *t = item_at("tensors", o->tensors, s->ntensors, FIRST_TENSOR);
-        if (t == NULL) return EN_EINVAL;
+        const en_rank_tensor *t = tensor_at(o, s->ntensors);
         EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
         s->nweights += s->tensors[s->ntensors].count;
     }
@@ -529,9 +532,9 @@ static void make_first_weights(const en_rank *self, const en_rank_options *o)
     if (self->rank.world.rank != 0 || self->rank.saving.is_resumed) return;
     if (job->init != NULL) memcpy(param, job->init, job->schema.count * sizeof *param);
     for (uint32_t i = 0; job->init == NULL && i < job->schema.ntensors; i++) {
-        const en_rank_tensor *given = item_at("tensors", o->tensors, i, FIRST_TENSOR);
+        const float *initial = tensor_at(o, i)->initial;
         const en_model_tensor *t = &job->schema.tensors[i];
-        if (given->initial != NULL) memcpy(param + t->offset, given->initial, t->count * sizeof *param);
+        if (initial != NULL) memcpy(param + t->offset, initial, t->count * sizeof *param);
     }
 }
 
