@@ -117,12 +117,15 @@ typedef struct eni_sim_stores {
     eni_store_actions actions;
 } eni_sim_stores;
 
-/* Collectives and sendrecvs that are not complete yet. */
+/* The exchanges of one group: the world, a group with its first rank + 1, or the leaders. */
+typedef struct eni_sim_meeting {
+    eni_collective *collectives; /* that are not complete yet */
+    int64_t free_ns;             /* when its links are idle again */
+} eni_sim_meeting;
+
 typedef struct eni_sim_exchanges {
-    eni_collective *collectives;
-    eni_sendrecv *sendrecvs; /* halves without their other half */
-    /* (2 + nranks) when a group's links are idle again: the world's, each group's by first rank, the leaders' */
-    int64_t *group_free_ns;
+    eni_sim_meeting *groups;  /* (2 + nranks) */
+    eni_sendrecv **sendrecvs; /* (nranks) halves without their other half, by receiver */
 } eni_sim_exchanges;
 
 /* Memory of all ranks, in one mapping each, and of messages. */
