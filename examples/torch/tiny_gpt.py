@@ -76,4 +76,4 @@ for inputs, targets in rank.batches():
     loss.backward()
     rank.step(loss)
 rank.end()
-print("loss %.3f" % loss_of(model.eval(), x, y))
+print("loss %.3f" % loss_of(model.eval(), x, y).item())

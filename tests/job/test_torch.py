@@ -441,7 +441,7 @@ def examples():
         ended = entrain_run(SOURCE / f"examples/torch/{name}.py", out=folder / name, **settings)
         assert ended.returncode == 0 and "loss " in ended.stdout, ended.stderr
         result = json.loads((folder / name / "result.json").read_text())
-        assert result["test_loss"] < (0.5 if name == "mnist" else 2.6), result["test_loss"]
+        assert result["test_loss"] < (0.5 if name == "mnist" else 2.9), result["test_loss"]
         print(f"PROMISE {name}.py under {settings['strategy']}: loss {result['test_loss']:.3f}, staleness {result.get('staleness')}")
 
 
