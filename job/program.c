@@ -430,20 +430,13 @@ static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_m
     return EN_OK;
 }
 
-/* take_schema has looked at all tensors. */
-static const en_rank_rates *rates_at(const en_rank_options *o, uint32_t tensor)
-{
-    const en_rank_tensor *t = item_at("tensors", o->tensors, tensor, FIRST_TENSOR);
-    return t->rates;
-}
-
 static en_status take_rates(en_rank *self, const en_rank_options *o)
 {
     eni_job *job = &self->rank.job;
     const size_t with_rates = offsetof(en_rank_tensor, rates) + sizeof(en_rank_rates *);
     const uint32_t n = o->tensors[0].size >= with_rates ? o->ntensors : 0;
     uint32_t first = 0;
-    while (first < n && rates_at(o, first) == NULL)
+    while (first < n && tensor_at(o, first)->rates == NULL)
         first++;
     if (first == n) return EN_OK;
     if (self->config.decay != ENI_DECAY_ALL)
@@ -455,7 +448,7 @@ static en_status take_rates(en_rank *self, const en_rank_options *o)
     job->groups->ngroups = 1;
     job->groups->group[0] = (eni_param_group){1, (float)self->config.weight_decay};
     for (uint32_t t = 0; t < n; t++)
-        EN_TRY(take_group(job, rates_at(o, t), &job->schema.tensors[t]));
+        EN_TRY(take_group(job, tensor_at(o, t)->rates, &job->schema.tensors[t]));
     return EN_OK;
 }
 

@@ -68,7 +68,10 @@ typedef struct eni_launcher {
     bool has_death;
     bool is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
     bool has_named;                 /* the cause was logged */
-    int64_t name_ns, kill_ns; /* when to log the cause with what is known by then; when to end the rest */
+    struct {
+        int64_t name_ns; /* logs the cause, with what is known by then */
+        int64_t kill_ns; /* ends the rest */
+    } due;               /* INT64_MAX: no cause yet */
 } eni_launcher;
 
 /* spawn.c. Errors are logged. */
