@@ -414,9 +414,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
 static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_model_tensor *tensor)
 {
     eni_param_groups *groups = job->groups;
-    const eni_param_group asked = rates == NULL
-                                      ? groups->group[0]
-                                      : (eni_param_group){rates->lr_factor, rates->weight_decay};
+    const eni_param_group asked =
+        rates == NULL ? groups->group[0] : (eni_param_group){rates->lr_factor, rates->weight_decay};
     uint32_t g = 0;
     if (!(asked.lr_factor >= 0 && asked.lr_factor <= 1e6f && asked.weight_decay >= 0 &&
           asked.weight_decay <= 1e6f))

@@ -82,11 +82,10 @@ static en_status open_curve(eni_rank *self)
     const bool may_reach =
         self->world.rank == 0 && (self->trainer.about.has_accuracy || asked->target.is_loss);
     const uint64_t resumed = resumed_samples(self),
-                   every =
-                       self->trainer.ops->evaluate == NULL
-                           ? 0
-                           : eni_curve_every(asked->eval_every, asked->eval_points, self->job.plan.samples,
-                                             may_reach ? &asked->target : NULL);
+                   every = self->trainer.ops->evaluate == NULL
+                               ? 0
+                               : eni_curve_every(asked->eval_every, asked->eval_points,
+                                                 self->job.plan.samples, may_reach ? &asked->target : NULL);
     if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,

@@ -344,13 +344,14 @@ static void rule_program(const eni_study *study, eni_fairness *fairness)
     json_t *program = run == NULL ? NULL : json_object_get(run->result, "program");
     if (program == NULL) return;
     int mark = eni_facts_judge(study, ENI_RULE_PROGRAM, text);
-    (void)json_unpack(program, "{s?s, s?s, s?s, s?s, s?s, s?s}", "file", &file, "computes", &computes, "step", &step,
-                      "weights", &weights, "sha256", &sha256, "argv_sha256", &argv);
+    (void)json_unpack(program, "{s?s, s?s, s?s, s?s, s?s, s?s}", "file", &file, "computes", &computes, "step",
+                      &step, "weights", &weights, "sha256", &sha256, "argv_sha256", &argv);
     if (mark == ENI_PASS)
-        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights", file, sha256, argv,
-                     computes, step, weights);
+        eni_text_add(text, ENI_RULE_TEXT, "%s %.8s, arguments %.8s, %s, %s step, %s weights", file, sha256,
+                     argv, computes, step, weights);
     for (size_t a = 0; a < study->narms; a++) {
-        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a)) mark = ENI_WARN; /* so the models may differ */
+        if (mark == ENI_PASS && !eni_is_told_alike(study, 0, a))
+            mark = ENI_WARN; /* so the models may differ */
         if (own_of(study, a, "set") != NULL)
             eni_text_add(text, ENI_RULE_TEXT, "; %s: %s", study->arms[a].name, own_of(study, a, "set"));
     }

@@ -209,8 +209,9 @@ static en_status open_curve(eni_experiment *e)
     const eni_config *c = e->asked.config;
     const eni_job *job = &e->asked.network->job;
     const uint64_t samples = job->plan.samples,
-                   every = eni_curve_every(eni_job_samples(job, c->eval_every), (uint64_t)c->eval_points,
-                                           samples, e->about.has_accuracy || c->target.is_loss ? &c->target : NULL);
+                   every =
+                       eni_curve_every(eni_job_samples(job, c->eval_every), (uint64_t)c->eval_points, samples,
+                                       e->about.has_accuracy || c->target.is_loss ? &c->target : NULL);
     const eni_curve_config curve = {.dir = c->out,
                                     .set = e->about.set,
                                     .count = job->schema.count,
