@@ -417,6 +417,8 @@ def virtual(tools):
                 "async": ours("--strategy=ps-async", "-n", 6174, "--elements=1729", "--steps=17", one_bucket),
                 "ssp": ours("--strategy=ssp:bound=3", "-n", 10000, "--elements=10000", "--steps=50", "--lr=1e-6", one_bucket),
                 "ring": ours("--strategy=ring", "-n", 4000, "--elements=1729", "--steps=20", one_bucket),
+                "sync": ours("--strategy=ps-sync", "-n", 200000, "--elements=48", "--steps=1"),
+                "pairs": ours("--strategy=d-psgd", "-n", 20000, "--elements=48", "--steps=2"),
                 "mlp": ours("--strategy=ps-async", "-n", 64, "--model=mlp", "--steps=60")}
     return Experiment("virtual", programs, [
         Row("virtual: a rank that has not written, 48 elements", Pick("begun", "rank_kb"), "KB", at_most=24),
@@ -425,6 +427,8 @@ def virtual(tools):
         Row("virtual: 10,000 ranks x 50 steps of ssp, 10,000 floats", Pick("ssp", "seconds"), "s", at_most=60),
         Row("virtual: memory of these 10,000 ranks", Pick("ssp", "mb"), "MB"),
         Row("virtual: 4,000 ranks x 20 steps of ring, 1,729 floats", Pick("ring", "seconds"), "s"),
+        Row("virtual: 200,000 ranks x 1 step of ps-sync, 48 floats", Pick("sync", "seconds"), "s"),
+        Row("virtual: 20,000 ranks x 2 steps of d-psgd, 48 floats", Pick("pairs", "seconds"), "s"),
         Row("virtual: mlp, 64 ranks, ps-async, beside gradients, means and steps", Pick("mlp", "overhead"), "x", at_most=1.1),
         Row("virtual: mlp, 64 ranks, ps-async, beside gradients", Pick("mlp", "beside_gradients"), "x")], deadline_s=200)
 

@@ -13,7 +13,6 @@
 
 #include "cli/launcher/relay.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/signals.h"
 
 _Static_assert((int)ENI_PROCESSES_MAX <= (int)ENI_AWAITED_MAX, "all are waited for at once");
@@ -99,6 +98,8 @@ static void start_all(waiting *w, int log_in_fd)
 en_status eni_processes_run(const eni_processes *processes, void **shared_out)
 {
     int ends[2];
+    en_status ended;
+    char first_error[ENI_RELAY_LINE];
     const size_t bytes = processes->shared_bytes;
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
@@ -112,12 +113,7 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
     start_all(&w, ends[1]);
     close(ends[1]);
     await_all(&w);
-    eni_relay *relay = eni_alloc(sizeof *relay);
-    if (relay != NULL)
-        eni_relay_take_all(relay, ends[0], NULL);
-    else
-        close(ends[0]);
-    eni_free(relay);
+    eni_relay_file(ends[0], &ended, first_error);
     if (w.st == EN_OK)
         *shared_out = w.shared;
     else

@@ -82,19 +82,17 @@ en_status eni_simulation_start(eni_simulations *s, int place, eni_config *run)
 static en_status take_end(eni_simulations *s, int place, int status, char cause_out[ENI_SIMULATION_CAUSE])
 {
     en_status ended = EN_EPEER;
-    eni_relay *relay = eni_alloc(sizeof *relay);
+    char first_error[ENI_RELAY_LINE];
+    eni_relay_file(s->report_fd[place], &ended, first_error);
     s->pid[place] = 0;
     cause_out[0] = 0;
-    if (relay == NULL) return EN_ENOMEM;
-    eni_relay_take_all(relay, s->report_fd[place], &ended);
     if (WIFSIGNALED(status))
         snprintf(cause_out, ENI_SIMULATION_CAUSE, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    else if (ended != EN_OK && relay->first_error[0] == 0)
+    else if (ended != EN_OK && first_error[0] == 0)
         snprintf(cause_out, ENI_SIMULATION_CAUSE, "ended with exit code %d", WEXITSTATUS(status));
     else if (ended != EN_OK)
-        snprintf(cause_out, ENI_SIMULATION_CAUSE, "%.*s", ENI_SIMULATION_CAUSE - 1, relay->first_error);
-    eni_free(relay);
+        snprintf(cause_out, ENI_SIMULATION_CAUSE, "%.*s", ENI_SIMULATION_CAUSE - 1, first_error);
     return WIFSIGNALED(status) ? EN_EPEER : ended;
 }
 

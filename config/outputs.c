@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <libgen.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,16 +180,11 @@ static bool is_auto(const eni_config *config)
 /* Whether --resume=PATH is a checkpoint of this folder's run. */
 static bool is_its_own(const eni_config *config)
 {
-    char dir[1200], path[1200], *slash;
+    char dir[1200], path[1200];
     struct stat a, b;
     if (eni_out_checkpoints(config, dir, sizeof dir) != EN_OK) return false;
     snprintf(path, sizeof path, "%s", config->resume);
-    slash = strrchr(path, '/');
-    if (slash != NULL)
-        slash[slash == path] = 0;
-    else
-        snprintf(path, sizeof path, ".");
-    return stat(dir, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    return stat(dir, &a) == 0 && stat(dirname(path), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 static bool is_over(const eni_config *config, const char *path, const holding *h)

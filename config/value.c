@@ -93,12 +93,6 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
     return EN_OK;
 }
 
-static en_status set_bool(const char *value, const char *place, bool *out)
-{
-    if (eni_parse_bool(value, out)) return EN_OK;
-    return refuse(place, value, "is neither on nor off", "on or off");
-}
-
 /* The answer to a word of another tool, or NULL. */
 static const char *foreign_answer(const eni_key *key, const char *value)
 {
@@ -244,7 +238,9 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
         return EN_OK;
     }
     switch (key->type) {
-    case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
+    case ENI_KEY_BOOL:
+        if (!eni_parse_bool(value, out)) return refuse(place, value, "is neither on nor off", "on or off");
+        break;
     case ENI_KEY_INT:
     case ENI_KEY_REAL:
     case ENI_KEY_AMOUNT:

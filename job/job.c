@@ -133,7 +133,8 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *c)
                              .nesterov = c->nesterov,
                              .beta1 = c->beta1,
                              .beta2 = c->beta2,
-                             .eps = c->eps};
+                             .eps = c->eps,
+                             .groups = job->groups};
     if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
     double scale = 1, world = (double)job->plan.world;
     if (eni_options_are_synchronous(job->strategy, job->options))

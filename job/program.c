@@ -334,22 +334,16 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     return EN_OK;
 }
 
-/* A caller's structs may be longer than ours. */
+/* A caller's structs may be longer than ours: all have the size of the first. */
 static const en_rank_tensor *tensor_at(const en_rank_options *o, uint32_t i)
 {
     return (const en_rank_tensor *)((const char *)o->tensors + (size_t)i * o->tensors[0].size);
 }
 
-static const en_rank_memory *memory_at(const en_rank_options *o, uint32_t i)
+static en_status check_size(const char *what, uint32_t size, size_t least)
 {
-    return (const en_rank_memory *)((const char *)o->memories + (size_t)i * o->memories[0].size);
-}
-
-/* Before its name: the ones behind it are found by its size. */
-static en_status check_struct(const char *what, uint32_t number, size_t size, size_t first)
-{
-    if (size >= first) return EN_OK;
-    return eni_fail(EN_EINVAL, "rank", "%s %u has size %zu: set it to sizeof", what, number, size);
+    if (size >= least) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank", "the %s have size %u: set it to sizeof in each", what, size);
 }
 
 static en_status check_names(const en_schema *s)
@@ -367,17 +361,19 @@ static en_status check_names(const en_schema *s)
 static en_status take_memories(en_rank *self)
 {
     en_schema *s = &self->rank.job.schema;
+    const en_rank_memory *first = self->given.memories;
     const uint32_t n = self->given.nmemories;
     if (n == 0) return EN_OK;
-    if (self->given.memories == NULL)
+    if (first == NULL)
         return eni_fail(EN_EINVAL, "rank", "the options have %u memories, but options.memories is NULL", n);
+    EN_TRY(check_size("memories", first->size, FIRST_MEMORY));
     s->buffers = eni_alloc_array(n, sizeof *s->buffers);
     self->memories = eni_alloc_array(n, sizeof *self->memories);
     if (s->buffers == NULL || self->memories == NULL) return EN_ENOMEM;
     for (; s->nbuffers < n; s->nbuffers++) {
         en_model_tensor *b = &s->buffers[s->nbuffers];
-        const en_rank_memory *m = memory_at(&self->given, s->nbuffers);
-        EN_TRY(check_struct("memory", s->nbuffers, m->size, FIRST_MEMORY));
+        const en_rank_memory *m =
+            (const en_rank_memory *)((const char *)first + (size_t)s->nbuffers * first->size);
         EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
         if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
             return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
@@ -396,12 +392,12 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     en_schema *s = &self->rank.job.schema;
     self->network = (en_network){.abi = EN_NETWORK_ABI, .size = sizeof self->network, .name = self->model};
     s->network = &self->network;
+    EN_TRY(check_size("tensors", o->tensors[0].size, FIRST_TENSOR));
     s->spec = eni_strdup(self->model);
     s->tensors = eni_alloc_array(o->ntensors, sizeof *s->tensors);
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
         const en_rank_tensor *t = tensor_at(o, s->ntensors);
-        EN_TRY(check_struct("tensor", s->ntensors, t->size, FIRST_TENSOR));
         EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
         s->nweights += s->tensors[s->ntensors].count;
     }
@@ -450,10 +446,9 @@ static en_status take_rates(en_rank *self, const en_rank_options *o)
     job->groups = eni_groups_new();
     if (job->groups == NULL) return EN_ENOMEM;
     job->groups->ngroups = 1;
-    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
+    job->groups->group[0] = (eni_param_group){1, (float)self->config.weight_decay};
     for (uint32_t t = 0; t < n; t++)
         EN_TRY(take_group(job, tensor_at(o, t)->rates, &job->schema.tensors[t]));
-    job->hyper.groups = job->groups;
     return EN_OK;
 }
 
@@ -516,8 +511,8 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_check(rank, &self->config));
     describe(self);
     EN_TRY(eni_job_share(rank, &self->config, o->train_samples));
-    EN_TRY(eni_job_complete(rank, &self->config));
-    return take_rates(self, o);
+    EN_TRY(take_rates(self, o));
+    return eni_job_complete(rank, &self->config);
 }
 
 /* ---- opening ---- */

@@ -449,22 +449,28 @@ en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
+/* The reverse of add_entry. */
+static en_status read_entry(const eni_st_file *file, const en_schema *schema, uint32_t i, float *flat,
+                            float *state, const char *vector, char *why_out)
+{
+    const en_model_tensor *want = eni_schema_tensor(schema, i);
+    char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
+    tensor_name(vector, want->name, name);
+    const eni_st_tensor *found = eni_st_find(file, name);
+    if (found == NULL || !eni_weights_fits(found, want))
+        return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
+                     eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
+    memcpy((i < schema->ntensors ? flat : state) + want->offset, found->data, eni_st_bytes(found));
+    return EN_OK;
+}
+
 static en_status read_vector(const eni_st_file *file, const en_schema *schema, eni_saved_vector *vector,
                              float *state, char *why_out)
 {
     vector->flat = eni_alloc_array(schema->count, sizeof *vector->flat);
     if (vector->flat == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < tensors_of(vector, schema); i++) {
-        const bool is_weight = i < schema->ntensors;
-        const en_model_tensor *want = eni_schema_tensor(schema, i);
-        char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
-        tensor_name(vector->name, want->name, name);
-        const eni_st_tensor *found = eni_st_find(file, name);
-        if (found == NULL || !eni_weights_fits(found, want))
-            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
-                         eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
-        memcpy((is_weight ? vector->flat : state) + want->offset, found->data, eni_st_bytes(found));
-    }
+    for (uint32_t i = 0; i < tensors_of(vector, schema); i++)
+        EN_TRY(read_entry(file, schema, i, vector->flat, state, vector->name, why_out));
     return EN_OK;
 }
 
@@ -501,14 +507,9 @@ static en_status read_buffers(const eni_st_file *file, const en_schema *schema, 
     if (c->states == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < c->nstates * schema->nbuffers; i++) {
         const uint64_t r = i / schema->nbuffers;
-        const en_model_tensor *want = &schema->buffers[i % schema->nbuffers];
         state_name(r, vector);
-        tensor_name(vector, want->name, name);
-        const eni_st_tensor *found = eni_st_find(file, name);
-        if (found == NULL || !eni_weights_fits(found, want))
-            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s that fits %s", name,
-                         schema->network->name);
-        memcpy(c->states + r * schema->nstate + want->offset, found->data, eni_st_bytes(found));
+        EN_TRY(read_entry(file, schema, schema->ntensors + (uint32_t)(i % schema->nbuffers), NULL,
+                          c->states + r * schema->nstate, vector, why_out));
     }
     return EN_OK;
 }

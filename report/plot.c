@@ -228,7 +228,7 @@ void eni_plot_add_row(eni_plot *plot, const char *fmt, ...)
 {
     char text[64];
     va_list args;
-    if (plot->nrows++ >= MAX_ROWS) return; /* listed below the picture */
+    if (plot->nrows++ >= MAX_ROWS) return; /* a note below the picture says so */
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
@@ -304,6 +304,9 @@ static en_status draw_in_page(eni_plot *plot, const char *figure)
     char reason[512];
     eni_picture svg;
     EN_TRY(draw(plot, ENI_PLOT_SVG, figure, &svg, reason, sizeof reason));
+    if (plot->nrows > MAX_ROWS)
+        eni_html_put(canvas->page, "<p class=\"note\">The first %d of %zu rows; the CSV has all.</p>\n",
+                     MAX_ROWS, plot->nrows);
     if (svg.data == NULL) {
         if (canvas->nfailed++ == 0)
             eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);

@@ -113,7 +113,7 @@ en_status eni_csv_write(const eni_canvas *canvas, const char *name, const char *
 
 /* A picture as gnuplot printed it: text for SVG, followed by a 0; freed with eni_free. */
 typedef struct eni_picture {
-    char *data; /* A picture as gnuplot printed it: text for SVG, followed by a 0; freed with eni_free. */
+    char *data;
     size_t bytes;
 } eni_picture;
 

@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "report/may_differ.h"
 #include "report/table.h"
+#include "run/units.h"
 
 const char *eni_fair_mark(int mark)
 {
@@ -540,18 +541,14 @@ int eni_fair_cores(const char *list, uint64_t set[16])
 {
     int n = 0;
     for (const char *at = list; *at != 0;) {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        if (end == at) return -1;
-        if (*end == '-') {
-            at = end + 1;
-            last = strtol(at, &end, 10);
-            if (end == at) return -1;
-        }
-        if (first < 0 || last < first || last >= 1024 || (*end != 0 && *end != ',')) return -1;
-        for (long cpu = first; cpu <= last; cpu++, n++)
+        char part[24];
+        int32_t first, last;
+        const size_t length = strcspn(at, ",");
+        snprintf(part, sizeof part, "%.*s", (int)length, at);
+        if (length >= sizeof part || !eni_parse_range(part, &first, &last) || last >= 1024) return -1;
+        for (int32_t cpu = first; cpu <= last; cpu++, n++)
             set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
-        at = *end == ',' ? end + 1 : end;
+        at += length + (at[length] == ',');
     }
     return n;
 }
@@ -584,7 +581,7 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
     char shared[ENI_RULE_TEXT] = "";
     size_t unknown = 0;
     size_t setting = 0;
-    if (eni_study_is_simulated(study)) return;
+    if (eni_study_simulated(study) == study->nsettings) return;
     while (study->settings[setting].simulated != NULL)
         setting++;
     for (size_t a = 0; a < study->narms; a++) {

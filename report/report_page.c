@@ -68,11 +68,11 @@ static en_status write_verdict(eni_canvas *canvas)
     const eni_verdict *verdict = canvas->verdict;
     FILE *page = canvas->page;
     write_task(canvas);
-    if (eni_study_has_simulated(study))
+    if (eni_study_simulated(study) > 0)
         fprintf(page,
                 "<p class=\"note\"><b>Simulated.</b> %s in virtual time: weights, losses and accuracies are "
                 "computed, seconds follow from <code>--compute</code> and <code>--net</code>.</p>\n",
-                eni_study_is_simulated(study) ? "All runs are" : "Some runs are");
+                eni_study_simulated(study) == study->nsettings ? "All runs are" : "Some runs are");
     if (fairness->nfail > 0)
         fprintf(page,
                 "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "

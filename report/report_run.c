@@ -17,26 +17,16 @@
 /* The parsed lines of a file: numbers, or evaluations. */
 typedef struct growing {
     void *at;
-    size_t n, room, size; /* size: bytes of one */
+    uint32_t n, room;
+    size_t size; /* of one */
 } growing;
 
 /* Appends a copy of an item, unless the line was invalid. */
 static void add(eni_json *reader, growing *list, const void *item)
 {
     if (reader->status != EN_OK) return;
-    if (list->n == list->room) {
-        size_t wanted = list->room == 0 ? 64 : 2 * list->room;
-        void *grown = eni_alloc_array(wanted, list->size);
-        if (grown == NULL) {
-            reader->status = EN_ENOMEM;
-            return;
-        }
-        if (list->n > 0) memcpy(grown, list->at, list->n * list->size);
-        eni_free(list->at);
-        list->at = grown;
-        list->room = wanted;
-    }
-    memcpy((char *)list->at + list->n++ * list->size, item, list->size);
+    reader->status = eni_grow(&list->at, &list->room, list->n + 1, list->size);
+    if (reader->status == EN_OK) memcpy((char *)list->at + list->n++ * list->size, item, list->size);
 }
 
 /* The last line of a rank that was killed while writing it. */

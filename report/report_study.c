@@ -152,22 +152,12 @@ const char *eni_study_word(const eni_study *study, size_t setting)
                                                                : "real";
 }
 
-static size_t count_simulated(const eni_study *study)
+size_t eni_study_simulated(const eni_study *study)
 {
     size_t n = 0;
     for (size_t c = 0; c < study->nsettings; c++)
         n += study->settings[c].simulated != NULL;
     return n;
-}
-
-bool eni_study_has_simulated(const eni_study *study)
-{
-    return count_simulated(study) > 0;
-}
-
-bool eni_study_is_simulated(const eni_study *study)
-{
-    return count_simulated(study) == study->nsettings;
 }
 
 void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size)

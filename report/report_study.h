@@ -281,9 +281,8 @@ double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm
 /* Neither a straggler nor a shaped network in this setting, nor virtual time. */
 bool eni_study_is_real(const eni_study *study, size_t setting);
 
-/* Whether some setting, or every one, is in virtual time. */
-bool eni_study_has_simulated(const eni_study *study);
-bool eni_study_is_simulated(const eni_study *study);
+/* The number of settings in virtual time. */
+size_t eni_study_simulated(const eni_study *study);
 
 /* "real", "emulated: straggler 1:3" or "simulated: compute exp:10ms, .."; alone its first word, of a run in the setting. Writes
  * at most `size` bytes. */

@@ -9,6 +9,8 @@
 #include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 en_status eni_arrivals_create(const char *folder, const eni_arrivals *about, eni_arrivals_file *out)
 {
@@ -51,7 +53,7 @@ static bool read_line(const char *line, const eni_arrivals *all, eni_arrival *a)
 static en_status read_all(FILE *file, const char *path, eni_arrivals *all)
 {
     char line[200] = "", last[40];
-    uint64_t room = 0;
+    uint32_t room = 0;
     if (fgets(line, sizeof line, file) == NULL ||
         sscanf(line,
                "entrain arrivals 1: shard %" SCNd32 " of %" SCNd32 ", %" SCNd32 " ranks, %" SCNu32
@@ -65,12 +67,7 @@ static en_status read_all(FILE *file, const char *path, eni_arrivals *all)
     for (; fgets(line, sizeof line, file) != NULL; all->n++) {
         snprintf(last, sizeof last, "%" PRIu64 " events\n", all->n);
         if (strcmp(line, last) == 0) return EN_OK;
-        if (all->n == room) {
-            room = 2 * room + 1024;
-            eni_arrival *item = realloc(all->item, room * sizeof *item);
-            if (item == NULL) return eni_fail(EN_ENOMEM, "arrivals", "out of memory");
-            all->item = item;
-        }
+        EN_TRY(eni_grow((void **)&all->item, &room, (uint32_t)all->n + 1, sizeof *all->item));
         if (!read_line(line, all, &all->item[all->n])) break;
         if (all->item[all->n].bucket == ENI_ARRIVAL_VISIT)
             return eni_fail(EN_EINVAL, "arrivals",

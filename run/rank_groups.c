@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
@@ -71,15 +72,19 @@ static verdict neighbours(cut_reader *r, int32_t n)
     return GOOD;
 }
 
-/* Replaces each rank's group number by the group's first rank, from the end on, so that lower entries are still numbers. */
-static void lead(cut_reader *r)
+/* Replaces each rank's group number, which is below nranks, by the group's first rank. */
+static en_status lead(int32_t *first, int32_t nranks)
 {
-    for (int32_t i = r->nranks; r->first != NULL && i-- > 0;) {
-        int32_t q = 0;
-        while (r->first[q] != r->first[i])
-            q++;
-        r->first[i] = q;
+    int32_t *behind =
+        eni_alloc_array((size_t)nranks, sizeof *behind); /* the first rank of a group + 1; 0: not seen yet */
+    if (behind == NULL) return EN_ENOMEM;
+    for (int32_t i = 0; i < nranks; i++) {
+        int32_t *of_group = &behind[first[i]];
+        if (*of_group == 0) *of_group = i + 1;
+        first[i] = *of_group - 1;
     }
+    eni_free(behind);
+    return EN_OK;
 }
 
 /* A single number is a count of groups, except "0", which is a rank. */
@@ -91,9 +96,7 @@ static verdict read(cut_reader *r, int32_t *rank_out)
         r->first[i] = -1;
     const bool is_count = number(r, &n) && *r->at == '\0' && n > 0;
     if (!is_count) r->at = text;
-    const verdict found = is_count ? neighbours(r, n) : lists(r, rank_out);
-    if (found == GOOD) lead(r);
-    return found;
+    return is_count ? neighbours(r, n) : lists(r, rank_out);
 }
 
 static const char form[] =
@@ -111,7 +114,7 @@ en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_
     cut_reader r = {text, nranks, first_out};
     int32_t rank = 0;
     switch (read(&r, &rank)) {
-    case GOOD: return EN_OK;
+    case GOOD: return lead(first_out, nranks);
     case FAR:
         return eni_fail(EN_EINVAL, "groups",
                         "--groups: \"%.200s\" names rank %d, but the run has %d worker%s; give "

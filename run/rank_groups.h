@@ -18,7 +18,7 @@ enum { ENI_RANK_GROUPS_TEXT = 4096 }; /* holds the text of any grouping of 1,024
 const char *eni_rank_groups_check(const char *text);
 
 /* Reads a grouping. EN_EINVAL, logged with text, rank and remedy: a rank is in no group, in two, or not in the
- * world. */
+ * world. EN_ENOMEM. */
 en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_out);
 
 /* The shortest text of a grouping, equal for equal groupings: "0-1;2-3". Truncated if it does not fit. */

@@ -46,14 +46,14 @@ static en_status text_of(const key_reader *r, const char *key, const char **valu
     return refuse(r, EN_EPROTO, "rank 0's JOIN has no '%s', which psd needs", key);
 }
 
-static en_status real_of(const key_reader *r, const char *key, double least, double *value_out)
+static en_status real_of(const key_reader *r, const char *key, double *value_out)
 {
     const char *text;
     char *end;
     EN_TRY(text_of(r, key, &text));
     const double value = strtod(text, &end);
-    if (end == text || *end != 0 || !isfinite(value) || value < least)
-        return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a number of at least %g", key, text, least);
+    if (end == text || *end != 0 || !isfinite(value) || value < 0)
+        return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a number of at least 0", key, text);
     *value_out = value;
     return EN_OK;
 }
@@ -200,9 +200,9 @@ static en_status read_groups(const key_reader *r, eni_setup *setup)
 
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
 {
-    EN_TRY(real_of(r, "beta1", 0, &hyper->beta1));
-    EN_TRY(real_of(r, "beta2", 0, &hyper->beta2));
-    EN_TRY(real_of(r, "eps", 0, &hyper->eps));
+    EN_TRY(real_of(r, "beta1", &hyper->beta1));
+    EN_TRY(real_of(r, "beta2", &hyper->beta2));
+    EN_TRY(real_of(r, "eps", &hyper->eps));
     if (hyper->beta1 < 1 && hyper->beta2 < 1) return EN_OK;
     return refuse(r, EN_EPROTO, "'beta1' and 'beta2' are %g and %g: both must be below 1", hyper->beta1,
                   hyper->beta2);
@@ -217,9 +217,9 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     setup->store.optimizer = eni_optimizer_find(name);
     if (setup->store.optimizer == NULL)
         return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
-    EN_TRY(real_of(r, "momentum", 0, &momentum));
-    EN_TRY(real_of(r, "weight-decay", 0, &decay));
-    EN_TRY(real_of(r, "nesterov", 0, &nesterov));
+    EN_TRY(real_of(r, "momentum", &momentum));
+    EN_TRY(real_of(r, "weight-decay", &decay));
+    EN_TRY(real_of(r, "nesterov", &nesterov));
     setup->store.hyper =
         (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
     if (setup->store.optimizer->adam != NULL) EN_TRY(read_adam(r, &setup->store.hyper));
@@ -227,8 +227,8 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->store.schedule.kind = (eni_schedule_kind)kind;
     if (setup->store.schedule.kind == ENI_LR_MULTISTEP) EN_TRY(read_milestones(r, &setup->store.schedule));
-    EN_TRY(real_of(r, "lr", 0, &setup->store.schedule.base));
-    EN_TRY(real_of(r, "lr-gamma", 0, &setup->store.schedule.gamma));
+    EN_TRY(real_of(r, "lr", &setup->store.schedule.base));
+    EN_TRY(real_of(r, "lr-gamma", &setup->store.schedule.gamma));
     EN_TRY(whole_of(r, "lr-warmup", &setup->store.schedule.warmup));
     EN_TRY(whole_of(r, "lr-step", &setup->store.schedule.step_samples));
     return whole_of(r, "total-samples", &setup->store.schedule.total);

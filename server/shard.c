@@ -352,7 +352,7 @@ static void close_shard(eni_shard *shard)
     pthread_cond_destroy(&shard->done);
     pthread_mutex_destroy(&shard->lock);
     eni_free(shard->asked.is_leaving);
-    free(shard->delays.list);
+    eni_free(shard->delays.list);
     eni_free(shard->route);
     eni_free(shard);
 }

@@ -9,6 +9,7 @@
  *
  * A bucket holds several tensors and goes where its largest one goes; a smaller --bucket-cap-mb is finer. All
  * is decided once, before step 0, from figures that are equal on all ranks. */
+#include <fnmatch.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,27 +34,14 @@ typedef struct hybrid {
 
 /* ---- the rule ------------------------------------------------------------------------------------------ */
 
-/* "conv?.*": ? is one character, * any number of them. The pattern ends where `end` does. */
-static bool matches(const char *pattern, const char *end, const char *name)
-{
-    while (pattern < end && *pattern != '*') {
-        if (*name == 0 || (*pattern != '?' && *pattern != *name)) return false;
-        pattern++;
-        name++;
-    }
-    if (pattern == end) return *name == 0;
-    for (;; name++) {
-        if (matches(pattern + 1, end, name)) return true;
-        if (*name == 0) return false;
-    }
-}
-
-/* "fc1.*+conv2.weight": any of the patterns. */
+/* "fc1.*+conv?.weight": any of the patterns. */
 static bool any_matches(const char *rule, const char *name)
 {
+    char pattern[256];
     for (;;) {
         const size_t length = strcspn(rule, "+");
-        if (matches(rule, rule + length, name)) return true;
+        snprintf(pattern, sizeof pattern, "%.*s", (int)length, rule);
+        if (fnmatch(pattern, name, FNM_NOESCAPE) == 0) return true;
         if (rule[length] == 0) return false;
         rule += length + 1;
     }

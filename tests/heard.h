@@ -1,4 +1,5 @@
-/* heard.h - what was logged: a sink of the log that counts the lines and keeps the last one. */
+/* heard.h - what was logged: a sink of the log that counts the lines and keeps the last one; with NULL for a `heard`, nobody
+ * listens. */
 #ifndef TESTS_HEARD_H
 #define TESTS_HEARD_H
 
@@ -14,6 +15,7 @@ static inline void hear(void *user, int level, const char *subsystem, const char
     heard *h = user;
     (void)level;
     (void)subsystem;
+    if (h == NULL) return;
     h->lines++;
     snprintf(h->text, sizeof h->text, "%s", text);
 }

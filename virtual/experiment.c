@@ -435,9 +435,8 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     facts.store = r->parts > 0 ? eni_facts_of_role(reports, "psd") : NULL; /* hybrid may use none */
     if (r->has_theory) facts.theory = r->theory;
     add_presence(e, result);
-    const bool has_staleness = r->has_theory && r->theory.staleness >= 0 && /* of ranks that are all there */
-                               json_object_get(result, "presence") == NULL;
-    facts.staleness = has_staleness ? r->theory.staleness : NAN;
+    const bool is_whole = json_object_get(result, "presence") == NULL; /* the theory is of all ranks */
+    facts.staleness = is_whole && r->has_theory && r->theory.staleness >= 0 ? r->theory.staleness : NAN;
     facts.updates = facts.store != NULL ? per_model(r, r->updates) : e->ranks[0].sum.steps;
     facts.weights = weights;
     facts.loss = test->loss;

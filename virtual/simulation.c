@@ -60,19 +60,13 @@ static en_status set_service(const eni_config *c, eni_virtual *v)
 
 typedef struct times {
     double *at; /* ns; or micro-batches */
-    size_t n, room;
+    uint32_t n, room;
     bool of_order; /* --replay-order: the micro-batch of each step, not its time */
 } times;
 
 static en_status add_time(times *t, double ns)
 {
-    if (t->n == t->room) {
-        const size_t room = 2 * t->room + 64;
-        double *grown = realloc(t->at, room * sizeof *grown);
-        if (grown == NULL) return eni_fail(EN_ENOMEM, "sim", "out of memory");
-        t->at = grown;
-        t->room = room;
-    }
+    EN_TRY(eni_grow((void **)&t->at, &t->room, t->n + 1, sizeof *t->at));
     t->at[t->n++] = ns;
     return EN_OK;
 }
@@ -141,8 +135,8 @@ static en_status laws_of_file(const eni_config *c, const char *path, eni_law_kin
     is_trace = is_trace || kind == ENI_LAW_TRACE;
     v->times = t.at;
     if (st == EN_OK && (t.n == 0 || (!is_trace && t.n < (size_t)c->workers)))
-        st = eni_fail(EN_EINVAL, "sim", "--compute=%s: it has %zu times for %lld workers; give %s",
-                      c->compute, t.n, (long long)c->workers,
+        st = eni_fail(EN_EINVAL, "sim", "--compute=%s: it has %u times for %lld workers; give %s", c->compute,
+                      t.n, (long long)c->workers,
                       is_trace ? "one at least" : "a line for each, or trace:FILE for steps in order");
     const eni_law all = st == EN_OK ? law_of(&t, kind, 0, t.n) : (eni_law){0};
     for (int64_t r = 0; st == EN_OK && r < c->workers; r++)
@@ -283,10 +277,7 @@ en_status eni_virtual_open(const eni_config *c, const char *plugins, eni_virtual
                   .beta2 = c->beta2,
                   .eps = c->eps},
         .schedule = {.kind = ENI_LR_CONSTANT, .base = c->lr},
-        .compute = {.laws = v->laws,
-                    .nlaws = (int32_t)c->workers,
-                    .slow = v->slow,
-                    .nslow = c->straggler.count},
+        .compute = {v->laws, (int32_t)c->workers, v->slow, c->straggler.count},
         .join_ns = c->join.count > 0 ? v->join_ns : NULL,
         .leave_ns = c->leave.count > 0 ? v->leave_ns : NULL,
         .order = c->replay_order != NULL ? &v->order : NULL};

@@ -51,6 +51,7 @@ typedef struct eni_launcher {
     int nchildren, nrunning;
     int listen_fd;
     char address[ENI_ADDRESS_TEXT];
+    uint16_t master_port; /* of torchrun's variables, for a program's torch.distributed; 0: several hosts */
     eni_token token;
     bool may_lose_ranks; /* --on-worker-loss=continue, and a strategy that supports it */
     int out_fd;          /* the folder of --out, locked; -1: none */
@@ -67,7 +68,10 @@ typedef struct eni_launcher {
     bool has_death;
     bool is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
     bool has_named;                 /* the cause was logged */
-    int64_t name_ns, kill_ns; /* when to log the cause with what is known by then; when to end the rest */
+    struct {
+        int64_t name_ns; /* logs the cause, with what is known by then */
+        int64_t kill_ns; /* ends the rest */
+    } due;               /* INT64_MAX: no cause yet */
 } eni_launcher;
 
 /* spawn.c. Errors are logged. */

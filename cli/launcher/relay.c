@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "runtime/control/control.h"
 
 static bool begins(const char *text, const char *word)
@@ -71,23 +72,25 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     return true;
 }
 
-void eni_relay_take_all(eni_relay *relay, int fd, en_status *st_out)
+void eni_relay_file(int fd, en_status *st_out, char first_error_out[ENI_RELAY_LINE])
 {
     char *line = NULL;
     size_t room = 0;
     int64_t pid;
-    en_status st = EN_OK;
     (void)lseek(fd, 0, SEEK_SET); /* a pipe has no beginning */
+    eni_relay *relay = eni_alloc(sizeof *relay);
     FILE *file = fdopen(fd, "r");
-    for (ssize_t n; file != NULL && (n = getline(&line, &room, file)) > 0;) {
+    for (ssize_t n; relay != NULL && file != NULL && (n = getline(&line, &room, file)) > 0;) {
         line[n - (line[n - 1] == '\n')] = 0;
-        if (!eni_relay_take(relay, line) && eni_end_read(line, &pid, &st) && st_out != NULL) *st_out = st;
+        if (!eni_relay_take(relay, line)) (void)eni_end_read(line, &pid, st_out);
     }
     free(line);
-    if (file == NULL)
-        close(fd);
-    else
+    if (file != NULL)
         fclose(file);
+    else
+        close(fd);
+    snprintf(first_error_out, ENI_RELAY_LINE, "%s", relay != NULL ? relay->first_error : "");
+    eni_free(relay);
 }
 
 void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)

@@ -27,9 +27,9 @@ typedef struct eni_relay {
 /* Prints, holds or drops a line as log.h formats it, without its newline. False: not such a line. */
 bool eni_relay_take(eni_relay *relay, const char *line);
 
-/* The same for all lines that processes which have ended left in a pipe or file, from its beginning; closes it. *st_out (NULL:
- * not wanted) is set if one of them has reported its end (runtime/control/control.h). */
-void eni_relay_take_all(eni_relay *relay, int fd, en_status *st_out);
+/* The same for all lines that processes which have ended left in a pipe or file, from its beginning; closes it. *st_out is set
+ * if one of them has reported its end (runtime/control/control.h). */
+void eni_relay_file(int fd, en_status *st_out, char first_error_out[ENI_RELAY_LINE]);
 
 /* The cause is known and `failure` ("": no process died) was printed: prints the held messages that say
  * something else. With `is_quiet` they are dropped: the user ended the run. */

@@ -71,16 +71,22 @@ static en_status node_address(const eni_config *config, char address_out[ENI_ADD
     return EN_OK;
 }
 
-/* On one host: any free port, or --init-method's, bound before any process starts, and a fresh token. */
+/* On one host: any free port, or --init-method's, bound before any process starts, another one that is free now, and a
+ * fresh token. */
 en_status eni_launcher_choose_address(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
     eni_address own = {.host = "127.0.0.1", .port = 0}, bound;
+    int fd;
     if (c->nnodes > 1) return node_address(c, l->address);
     if (c->init_method != NULL) EN_TRY(eni_address_parse(c->init_method, &own));
     EN_TRY(eni_tcp_listen(&own, false, &l->listen_fd, &bound));
     eni_address_format(&bound, l->address);
     eni_token_make(&l->token);
+    own = (eni_address){.host = "127.0.0.1"};
+    EN_TRY(eni_tcp_listen(&own, false, &fd, &bound));
+    l->master_port = bound.port;
+    close(fd);
     return EN_OK;
 }
 
@@ -248,7 +254,7 @@ static void set_number(const char *name, int64_t value)
 
 /* The program of a rank gets its settings, flags without dashes, and its place by the environment. The launcher has one
  * thread, so its child may call more than what is async-signal-safe. `words`: a worker's argv. */
-static void become_program(const eni_config *config, char **words, int log_fd)
+static void become_program(const eni_launcher *l, const eni_config *config, char **words, int log_fd)
 {
     size_t bytes = 1;
     for (char **word = words + 1; *word != NULL; word++)
@@ -262,6 +268,10 @@ static void become_program(const eni_config *config, char **words, int log_fd)
     set_number("WORLD_SIZE", config->world_size);
     set_number("LOCAL_RANK", config->local_rank);
     set_number("LOCAL_WORLD_SIZE", config->local_size);
+    if (l->master_port > 0) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        set_number("MASTER_PORT", l->master_port);
+    }
     const int64_t threads = config->threads > 0 ? config->threads : eni_host_info_cores() / config->workers;
     if (eni_env("OMP_NUM_THREADS") == NULL) set_number("OMP_NUM_THREADS", threads > 0 ? threads : 1);
     setenv("PYTHONUNBUFFERED", "1", 0); /* else Python keeps back what it prints to a pipe or a file */
@@ -299,7 +309,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     if (pid == 0) {
         become_child(config);
         if (is_program)
-            become_program(config, argv, log_fd);
+            become_program(l, config, argv, log_fd);
         else
             execv(path, argv);
         _exit(127);

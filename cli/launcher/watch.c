@@ -99,7 +99,7 @@ static void terminate(eni_child *c)
 
 static void begin_to_name(eni_launcher *l)
 {
-    if (l->name_ns == INT64_MAX) l->name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
+    if (l->due.name_ns == INT64_MAX) l->due.name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
 }
 
 /* The strategy can go on without this rank: its death is logged and otherwise ignored. */
@@ -389,7 +389,7 @@ static void name_failed(eni_launcher *l)
     char text[ENI_REASON_MAX];
     eni_death death = {.rank = -1, .step = -1};
     l->has_named = true;
-    l->name_ns = INT64_MAX;
+    l->due.name_ns = INT64_MAX;
     const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
     if (l->has_death) {
         death = l->death;
@@ -408,11 +408,11 @@ static void name_failed(eni_launcher *l)
 /* Logs as soon as both halves are known, or nothing more can come. */
 static void maybe_name(eni_launcher *l)
 {
-    if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
+    if (l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted) return;
     const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     const bool is_complete =
         l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
-    if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
+    if (is_complete || eni_now_ns() >= l->due.name_ns || l->nrunning == 0) name_failed(l);
 }
 
 /* ---- the end ---- */
@@ -441,7 +441,7 @@ static void handle_signal(eni_launcher *l)
     l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
     if (!has_asked_leader(l)) signal_all(l, SIGTERM);
-    l->kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
+    l->due.kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
 }
 
 /* Wrong use is found before anything has begun: no process needs time to finish. */
@@ -451,7 +451,10 @@ static void handle_failure(eni_launcher *l)
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
     const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
     l->is_ending = true;
-    l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : is_resize ? RESIZE_MS : GRACE_MS) * ENI_MILLI;
+    l->due.kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0
+                                     : is_resize           ? RESIZE_MS
+                                                           : GRACE_MS) *
+                                        ENI_MILLI;
 }
 
 /* Counts the dead: those whose end was seen, and one that the survivors report as stopped or silent. */
@@ -471,8 +474,8 @@ static void count_lost(eni_launcher *l)
 static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
-    const int64_t late_ns = eni_now_ns() - l->kill_ns;
-    const bool may_end_stopped = l->has_named || l->name_ns == INT64_MAX || l->is_interrupted;
+    const int64_t late_ns = eni_now_ns() - l->due.kill_ns;
+    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted;
     if (late_ns >= 0) read_reports(l);
     if (late_ns >= 0) l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++) {
@@ -523,7 +526,7 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
 {
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
-    int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
+    int64_t next = l->due.name_ns < l->due.kill_ns ? l->due.name_ns : l->due.kill_ns;
     int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* already being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)

@@ -48,7 +48,8 @@ class Gpt(nn.Module):
         self.letter, self.place = nn.Embedding(128, WIDE), nn.Embedding(LONG, WIDE)
         self.blocks, self.norm, self.output = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDE), nn.Linear(WIDE, 128, bias=False)
         self.output.weight = self.letter.weight
-        nn.init.normal_(self.letter.weight, std=0.1)
+        for embedding in self.letter, self.place:
+            nn.init.normal_(embedding.weight, std=0.1)
 
     def forward(self, x):
         return self.output(self.norm(self.blocks(self.letter(x) + self.place.weight[:x.shape[1]])))

@@ -94,7 +94,8 @@ typedef struct en_rank_tensor {
     const char *name; /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
     uint64_t shape[EN_RANK_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
-    const en_rank_rates *rates;   /* NULL: the run's. At most 15 different ones; equal on all ranks */
+    /* NULL: the run's. At most 15 different ones; equal on all ranks, and in a resumed run. */
+    const en_rank_rates *rates;
 } en_rank_tensor;
 
 /* Flags of a memory. */

@@ -27,7 +27,7 @@ typedef struct rank_part {
 struct eni_collective {
     eni_collective *next;
     int op, what;
-    int group;       /* index in group_free_ns */
+    int group;       /* index of eni_sim_exchanges.groups */
     uint64_t number; /* the n-th of its group */
     uint32_t bucket;
     uint64_t count;
@@ -129,10 +129,9 @@ double eni_exchange_ns(const eni_sim *sim, int op, double bytes, const eni_colle
 {
     const int32_t n = c != NULL ? c->n : sim->nranks;
     double hop = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t next = (i + 1) % n, from = c != NULL ? c->entries[i].rank->world.rank : i,
-                      to = c != NULL ? c->entries[next].rank->world.rank : next;
-        hop = fmax(hop, eni_network_hop(&sim->network, from, to, bytes / n));
+    for (int32_t i = 0, from = 0, to; i <= n; i++, from = to) {
+        to = c != NULL ? c->entries[i % n].rank->world.rank : i % n;
+        if (i > 0) hop = fmax(hop, eni_network_hop(&sim->network, from, to, bytes / n));
     }
     return (op == EN_ALLREDUCE ? 2 : 1) * (double)(n - 1) * hop;
 }
@@ -140,17 +139,18 @@ double eni_exchange_ns(const eni_sim *sim, int op, double bytes, const eni_colle
 /* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
-    eni_collective **at = &sim->exchanges.collectives;
+    eni_sim_meeting *group = &sim->exchanges.groups[c->group];
+    eni_collective **at = &group->collectives;
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
     const double ns = eni_exchange_ns(sim, c->op, (double)c->count * sizeof(float), c);
-    int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
     sim->in_flight++;
-    eni_sim_post(sim, eni_virtual_occupy(free_ns, sim->queue.now_ns, eni_virtual_span(ns)), complete, c);
+    eni_sim_post(sim, eni_virtual_occupy(&group->free_ns, sim->queue.now_ns, eni_virtual_span(ns)), complete,
+                 c);
 }
 
-/* The ranks of a group: its index in group_free_ns, the lowest, their number; this rank's position. */
+/* The ranks of a group: its index in groups, the lowest, their number; this rank's position. */
 typedef struct circle {
     int index;
     int32_t first, n, place;
@@ -170,8 +170,9 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
 {
     eni_sim *sim = rank->sim;
     const uint64_t number = rank->coll_calls[group]++;
-    for (eni_collective *c = sim->exchanges.collectives; c != NULL; c = c->next)
-        if (c->group == who->index && c->number == number) return c;
+    eni_collective **first = &sim->exchanges.groups[who->index].collectives;
+    for (eni_collective *c = *first; c != NULL; c = c->next)
+        if (c->number == number) return c;
     eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)who->n * sizeof(rank_part));
     if (c == NULL) return NULL;
     c->op = op->op;
@@ -183,8 +184,8 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     c->n = who->n;
     c->first = who->first;
     c->lowest = who->place;
-    c->next = sim->exchanges.collectives;
-    sim->exchanges.collectives = c;
+    c->next = *first;
+    *first = c;
     return c;
 }
 
@@ -250,11 +251,10 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 /* Pairs a half with the first that fits, or appends it to the list. */
 static void match(eni_sim *sim, eni_sendrecv *half)
 {
-    eni_sendrecv **at = &sim->exchanges.sendrecvs;
+    eni_sendrecv **at = &sim->exchanges.sendrecvs[half->to];
     for (; *at != NULL; at = &(*at)->next) {
         eni_sendrecv *other = *at;
-        if (other->from != half->from || other->to != half->to || other->is_wanted == half->is_wanted)
-            continue;
+        if (other->from != half->from || other->is_wanted == half->is_wanted) continue;
         *at = other->next;
         deliver(sim, half->is_wanted ? other : half, half->is_wanted ? half : other);
         return;

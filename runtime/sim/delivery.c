@@ -29,9 +29,8 @@ static void head_arrived(void *sim_, void *message_)
     eni_sim_post(sim, at, arrived, message_);
 }
 
-/* copies: else the message points at the data, which `held` holds, if not NULL. */
-static void carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns, bool copies,
-                  eni_version_buffer *held)
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns,
+                        bool copies, eni_version_buffer *held)
 {
     const int32_t rank = header->rank, node = sim->stores.all[header->shard].node;
     const bool is_up = eni_sim_is_to_store(header);
@@ -53,11 +52,6 @@ static void carry(eni_sim *sim, const eni_header *header, const float *data, int
     eni_sim_post(sim, at + late_ns, head_arrived, m);
 }
 
-void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns)
-{
-    carry(sim, header, data, late_ns, true, NULL);
-}
-
 /* Faults need copies of all, as a message may arrive twice. */
 static void send(eni_sim *sim, const eni_header *header, const float *data, bool copies,
                  eni_version_buffer *held)
@@ -65,7 +59,7 @@ static void send(eni_sim *sim, const eni_header *header, const float *data, bool
     if (sim->config->faults != NULL)
         sim->config->faults->send(sim, header, data);
     else
-        carry(sim, header, data, 0, copies, held);
+        eni_delivery_carry(sim, header, data, 0, copies, held);
 }
 
 /* ---- at the store -------------------------------------------------------------------------------------- */

@@ -55,11 +55,6 @@ static en_status check(const eni_sim_config *c)
               "message or rank ends the run";
     else if (c->order != NULL && (c->faults != NULL || !(flags & EN_STORE_ON_SERVERS)))
         why = "--replay-order plays what reaches servers; give the strategy of the recorded run";
-    for (int32_t i = 0; i < c->compute.nlaws; i++)
-        if (c->compute.laws[i].mean_ns < 0) why = "a time is negative";
-    for (int32_t i = 0; i < c->network.nlinks; i++)
-        if (c->network.links[i].delay_ns < 0 || c->network.links[i].bytes_per_s < 0)
-            why = "a delay or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
                     "cannot simulate %s with %d ranks, %d of them per host, %d shards and %" PRIu64
@@ -215,12 +210,13 @@ static en_status open_world(eni_sim *sim)
     sim->means.scratch = new_flat(sim);
     sim->means.from = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.from);
     sim->means.weight = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.weight);
-    sim->exchanges.group_free_ns =
-        eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.group_free_ns);
+    sim->exchanges.groups = eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.groups);
+    sim->exchanges.sendrecvs = eni_alloc_array((size_t)sim->nranks, sizeof *sim->exchanges.sendrecvs);
     sim->gradients.slow_until =
         eni_alloc_array((size_t)sim->nranks * (size_t)c->compute.nslow, sizeof *sim->gradients.slow_until);
     if (sim->means.scratch == NULL || sim->means.from == NULL || sim->means.weight == NULL ||
-        sim->exchanges.group_free_ns == NULL || sim->gradients.slow_until == NULL)
+        sim->exchanges.groups == NULL || sim->exchanges.sendrecvs == NULL ||
+        sim->gradients.slow_until == NULL)
         return EN_ENOMEM;
     if (is_alone(c)) {
         sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
@@ -280,7 +276,8 @@ static void close_world(eni_sim *sim)
     eni_free(sim->means.weight);
     free(sim->gradients.samples_before);
     eni_free(sim->gradients.slow_until);
-    eni_free(sim->exchanges.group_free_ns);
+    eni_free(sim->exchanges.groups);
+    eni_free(sim->exchanges.sendrecvs);
     eni_free(sim->hosts);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);

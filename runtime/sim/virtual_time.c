@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-#include "core/log.h"
 #include "core/memory.h"
+#include "core/try.h"
 
 void eni_event_queue_fini(eni_event_queue *queue)
 {
@@ -19,22 +19,10 @@ static bool is_before(const eni_event_queue_entry *a, const eni_event_queue_entr
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->seq < b->seq;
 }
 
-static en_status grow(eni_event_queue *queue)
-{
-    const uint64_t room = queue->room ? 2 * queue->room : 1024;
-    eni_event_queue_entry *heap = realloc(queue->heap, room * sizeof *heap);
-    if (heap == NULL)
-        return eni_fail(EN_ENOMEM, "sim", "out of memory with %llu events ahead",
-                        (unsigned long long)queue->n);
-    queue->heap = heap;
-    queue->room = room;
-    return EN_OK;
-}
-
 en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns,
                                void (*happen)(void *user, void *subject), void *user, void *subject)
 {
-    if (queue->n == queue->room && grow(queue) != EN_OK) return EN_ENOMEM;
+    EN_TRY(eni_grow((void **)&queue->heap, &queue->room, queue->n + 1, sizeof *queue->heap));
     const eni_event_queue_entry entry = {at_ns > queue->now_ns ? at_ns : queue->now_ns, ++queue->seq, happen,
                                          user, subject};
     uint64_t i = queue->n++;

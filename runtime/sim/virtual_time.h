@@ -49,7 +49,7 @@ typedef struct eni_event_queue {
     int64_t now_ns; /* the virtual clock: time of the entry last taken */
     uint64_t seq;
     eni_event_queue_entry *heap;
-    uint64_t n, room;
+    uint32_t n, room;
 } eni_event_queue;
 
 /* Drops the remaining entries; safe on zeroed memory. */

@@ -117,12 +117,15 @@ typedef struct eni_sim_stores {
     eni_store_actions actions;
 } eni_sim_stores;
 
-/* Collectives and sendrecvs that are not complete yet. */
+/* The exchanges of one group: the world, a group with its first rank + 1, or the leaders. */
+typedef struct eni_sim_meeting {
+    eni_collective *collectives; /* that are not complete yet */
+    int64_t free_ns;             /* when its links are idle again */
+} eni_sim_meeting;
+
 typedef struct eni_sim_exchanges {
-    eni_collective *collectives;
-    eni_sendrecv *sendrecvs; /* halves without their other half */
-    /* (2 + nranks) when a group's links are idle again: the world's, each group's by first rank, the leaders' */
-    int64_t *group_free_ns;
+    eni_sim_meeting *groups;  /* (2 + nranks) */
+    eni_sendrecv **sendrecvs; /* (nranks) halves without their other half, by receiver */
 } eni_sim_exchanges;
 
 /* Memory of all ranks, in one mapping each, and of messages. */
@@ -330,9 +333,10 @@ void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns);
 /* Whether this rank is a client of the stores. */
 bool eni_delivery_is_client(const eni_sim_rank *rank);
 
-/* For faults. carry: a copy of this message leaves, and takes late_ns longer than the network. take: passes a
- * message to its store, which owns it from here on. */
-void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns);
+/* For faults. carry: this message leaves, and takes late_ns longer than the network; it `copies` the data, or points at them, and
+ * `held` holds them, if not NULL. take: passes a message to its store, which owns it from here on. */
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns,
+                        bool copies, eni_version_buffer *held);
 en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message);
 
 /* ---- shards.c ---- */

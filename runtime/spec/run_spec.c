@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "entrain/strategy.h"
 #include "runtime/net/wire.h"
@@ -30,10 +31,7 @@ en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *valu
 en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value)
 {
     char text[40];
-    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back, as the user wrote it */
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
+    eni_format_real(value, text, sizeof text);
     return eni_run_spec_add(spec, key, text);
 }
 

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "tests/cluster.h"
+#include "tests/heard.h"
 #include "tests/recv_all.h"
 
 enum { RANKS = 4, COUNT = 1024 };
@@ -27,16 +28,11 @@ static struct scene {
     eni_token token;
 } scene;
 
-static void quiet(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem, (void)text;
-}
-
 static int setup(void **state)
 {
     (void)state;
     memset(&scene, 0, sizeof scene);
-    eni_log_set_sink(quiet, NULL); /* unauthenticated peers are warned of */
+    eni_log_set_sink(hear, NULL); /* unauthenticated peers are warned of */
     eni_token_make(&scene.token);
     for (int r = 0; r < RANKS; r++) {
         if (eni_mesh_open("127.0.0.1", "127.0.0.1", false, &scene.mesh[r]) != EN_OK) return -1;

@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/control/file_rendezvous.h"
+#include "tests/heard.h"
 
 static char folder[64], path[80];
 
@@ -23,16 +24,11 @@ static en_status alive(void *user)
     return EN_OK;
 }
 
-static void hush(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem, (void)text;
-}
-
 static int setup(void **state)
 {
     (void)state;
     strcpy(folder, "/tmp/entrain-meet-XXXXXX");
-    eni_log_set_sink(hush, NULL);
+    eni_log_set_sink(hear, NULL);
     if (mkdtemp(folder) == NULL) return -1;
     snprintf(path, sizeof path, "%s/meet", folder);
     return 0;

@@ -65,6 +65,31 @@ static void test_array(void **state)
     eni_free(NULL);
 }
 
+static void test_a_growing_array(void **state)
+{
+    (void)state;
+    int32_t *item = NULL;
+    uint32_t room = 0;
+    int errors = 0, moves = 0;
+    for (int32_t i = 0; i < 1000; i++) {
+        const uint32_t before = room;
+        assert_int_equal(eni_grow((void **)&item, &room, (uint32_t)i + 1, sizeof *item), EN_OK);
+        moves += room != before;
+        item[i] = i;
+    }
+    for (int32_t i = 0; i < 1000; i++)
+        assert_int_equal(item[i], i);
+    assert_true(room >= 1000 && moves <= 8); /* 8, 16, .. 1024 */
+    assert_int_equal(eni_grow((void **)&item, &room, 5000, sizeof *item), EN_OK);
+    assert_true(room >= 5000 && item[999] == 999);
+    const uint32_t kept = room;
+    eni_log_set_sink(count_errors, &errors);
+    assert_int_equal(eni_grow((void **)&item, &room, UINT32_MAX, SIZE_MAX / UINT32_MAX / 2), EN_ENOMEM);
+    eni_log_set_sink(NULL, NULL);
+    assert_true(errors == 1 && room == kept && item[999] == 999);
+    eni_free(item);
+}
+
 static void test_strdup_is_a_copy(void **state)
 {
     (void)state;
@@ -130,6 +155,7 @@ int main(void)
         cmocka_unit_test(test_aligned_and_zeroed),
         cmocka_unit_test(test_overflow_is_an_error),
         cmocka_unit_test(test_array),
+        cmocka_unit_test(test_a_growing_array),
         cmocka_unit_test(test_strdup_is_a_copy),
         cmocka_unit_test(test_round_up),
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

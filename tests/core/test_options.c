@@ -11,6 +11,7 @@
 
 #include "core/log.h"
 #include "core/options.h"
+#include "tests/heard.h"
 
 static const en_option table[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "bound", .help = "b", .value = 3, .max = INFINITY},
@@ -26,15 +27,7 @@ static const en_option table[] = {
     {0},
 };
 static const en_strategy strategy = {.name = "toy", .options = table};
-static char said[1024];
-
-static void listen_to(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static heard said;
 
 static void canonical_is(const char *given, const char *expected)
 {
@@ -83,11 +76,11 @@ static void values_by_key(void **state)
 static void refuses(const char *given, const char *first, const char *second)
 {
     eni_options *options = NULL;
-    said[0] = 0;
+    said.text[0] = 0;
     assert_int_equal(eni_options_new(&strategy, given, &options), EN_EINVAL);
     assert_null(options);
-    if (!strstr(said, first) || !strstr(said, second))
-        fail_msg("%s: '%s' lacks '%s' or '%s'", given, said, first, second);
+    if (!strstr(said.text, first) || !strstr(said.text, second))
+        fail_msg("%s: '%s' lacks '%s' or '%s'", given, said.text, first, second);
 }
 
 static void what_is_refused(void **state)
@@ -158,7 +151,7 @@ static void none_are_declared(void **state)
     assert_string_equal(eni_options_canonical(options), "");
     eni_options_free(options);
     assert_int_equal(eni_options_new(&plain, "x=1", &options), EN_EINVAL);
-    assert_non_null(strstr(said, "plain"));
+    assert_non_null(strstr(said.text, "plain"));
 }
 
 /* An option called `bound` means nothing by its name. */
@@ -248,7 +241,7 @@ static void a_guess_is_near(void **state)
 
 int main(void)
 {
-    eni_log_set_sink(listen_to, NULL);
+    eni_log_set_sink(hear, &said);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_text_for_one_meaning),
         cmocka_unit_test(the_canonical_text_reads_back),

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/heard.h"
 
 /* Writes the trace to a file of its own and reads it back. */
 static json_t *written(const eni_trace *trace)
@@ -138,21 +139,15 @@ static void test_full_buffer_counts(void **state)
     json_decref(json);
 }
 
-static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
-
 static void test_a_file_that_cannot_be(void **state)
 {
     (void)state;
-    char said[512] = "";
+    heard said = {0};
     eni_trace *trace = eni_trace_new("rank 0", 0, 1);
     assert_non_null(trace);
-    eni_log_set_sink(keep_quiet, said);
+    eni_log_set_sink(hear, &said);
     assert_int_equal(eni_trace_write(trace, "/nonexistent/trace.json"), EN_EIO);
-    assert_non_null(strstr(said, "/nonexistent/trace.json"));
+    assert_non_null(strstr(said.text, "/nonexistent/trace.json"));
     assert_int_equal(eni_trace_write(trace, "/dev/full"), EN_EIO);
     eni_log_set_sink(NULL, NULL);
     eni_trace_free(trace);

@@ -8,22 +8,15 @@
 #include "core/log.h"
 #include "data/dataset_make.h"
 #include "tests/fuzz/must.h"
+#include "tests/heard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void ignore(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)subsystem;
-    (void)text;
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     eni_record_file file = {0};
     char path[32];
-    eni_log_set_sink(ignore, NULL);
+    eni_log_set_sink(hear, NULL);
     if (bytes == 0) return 0;
     const int kind = data[0] % 2 == 0 ? ENI_CIFAR_10 : ENI_CIFAR_100;
     const size_t labels = kind == ENI_CIFAR_10 ? 1 : 2, size = 3072 + labels;

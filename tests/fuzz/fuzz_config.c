@@ -7,18 +7,11 @@
 #include "config/config.h"
 #include "config/keys.h"
 #include "core/log.h"
+#include "tests/heard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { WORDS = 16 };
-
-static void ignore(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)subsystem;
-    (void)text;
-}
 
 /* What was read from a file is written as YAML; that must be readable, if the texts are UTF-8 at all: libyaml
  * has refused the file otherwise. */
@@ -68,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (bytes == 0) return 0;
     eni_program program = (eni_program)(data[0] % ENI_PROGRAMS);
-    eni_log_set_sink(ignore, NULL);
+    eni_log_set_sink(hear, NULL);
     as_file(program, (const char *)data + 1, bytes - 1);
     as_flags(program, (const char *)data + 1, bytes - 1);
     return 0;

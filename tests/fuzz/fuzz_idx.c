@@ -7,21 +7,14 @@
 
 #include "core/log.h"
 #include "data/dataset_make.h"
+#include "tests/heard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void ignore(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)subsystem;
-    (void)text;
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     eni_idx idx = {0};
-    eni_log_set_sink(ignore, NULL);
+    eni_log_set_sink(hear, NULL);
     char path[32];
     const int fd = memfd_create("input", 0);
     const bool is_gzip = bytes > 1 && data[0] == 0x1f && data[1] == 0x8b;

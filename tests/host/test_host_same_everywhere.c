@@ -10,6 +10,7 @@
  * timers and the ends of ranks reached its store, as the ranks' speeds made it, and virtual time plays it. Then
  * what the store saw and the weights are the same, too. */
 #include "run/rank_groups.h"
+#include "tests/heard.h"
 #include "tests/host/recorder.h"
 #include "tests/host/sockets.h"
 #include "tests/strategies/sim_rig.h"
@@ -272,15 +273,10 @@ static const en_strategy rude_member = {.abi = EN_STRATEGY_ABI,
                                         .flags = EN_USES_GROUPS,
                                         .submit = rude_submit};
 
-static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem, (void)text;
-}
-
 static void refusals_are_the_same(void **state)
 {
     (void)state;
-    eni_log_set_sink(keep_quiet, NULL);
+    eni_log_set_sink(hear, NULL);
     for (misdeed = 0; misdeed < MISDEEDS; misdeed++)
         for (int nranks = misdeed >= NOT_FIRST ? 3 : 1; nranks <= 3; nranks += 2) {
             outcome out[2];
@@ -331,7 +327,7 @@ static const en_strategy finder = {.abi = EN_STRATEGY_ABI,
 static void a_known_vector_is_found_in_a_step(void **state)
 {
     (void)state;
-    eni_log_set_sink(keep_quiet, NULL);
+    eni_log_set_sink(hear, NULL);
     outcome out[2];
     memset(out, 0, sizeof out);
     run_both(NULL, &finder, 3, NULL, -1, out);

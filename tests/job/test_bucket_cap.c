@@ -18,7 +18,8 @@ static uint32_t buckets_of(const eni_config *config, uint32_t ntensors, uint64_t
     static en_model_tensor tensors[512];
     eni_buckets *buckets;
     for (uint32_t t = 0; t < ntensors; t++)
-        tensors[t] = (en_model_tensor){.name = "t", .ndim = 1, .shape = {(int64_t)each}, .offset = t * each, .count = each};
+        tensors[t] = (en_model_tensor){
+            .name = "t", .ndim = 1, .shape = {(int64_t)each}, .offset = t * each, .count = each};
     const en_schema schema = {.ntensors = ntensors, .tensors = tensors, .count = ntensors * each};
     const uint64_t cap = eni_job_bucket_cap(&schema, config);
     assert_int_equal(eni_buckets_new(tensors, ntensors, schema.count, cap, &buckets), EN_OK);

@@ -33,7 +33,7 @@ sys.path.insert(0, str(SOURCE / "python"))
 import entrain.torch  # noqa: E402
 
 # Promise: A PyTorch module ends with the same bytes under ring, ps-sync, hybrid and `solo --accumulate=W`, W = 1, 2, 3, with dropout,
-# Promise: batch norm, tied weights, a frozen layer and a ragged end, with and without loader processes, overlap and accumulate(k).
+# Promise: batch norm, tied weights, a frozen layer, groups, a ragged end; with and without loader processes and overlap.
 # Promise: A PyTorch run that is killed and resumed three times ends with the undisturbed bytes, buffers included.
 # Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
 # Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
@@ -146,12 +146,12 @@ def train(kind, n=103, parts=1, step="native", loader={}, die_at=None):
 
 
 def equal():
-    for kind in "nesterov", "groups":
-        for n in 1, 2, 3:
+    for kind, worlds in ("nesterov", (1, 2, 3)), ("groups", (2,)):
+        for n in worlds:
             common = dict(batch_size=12 // n, epochs=2)
             found = {"solo": ranks(1, train(kind), "solo", accumulate=n, **common), "ring": ranks(n, train(kind), **common),
                      "ps-sync": ranks(n, train(kind), "ps-sync", **common)}
-            if n == 2:
+            if kind == "groups":
                 found["hybrid"] = ranks(n, train(kind), "hybrid", **common)
                 found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
                 found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
@@ -160,7 +160,7 @@ def equal():
             buffers = {tuple(result[1] for result in results) for how, results in found.items() if how != "solo"}
             assert len(parameters) == len(buffers) == 1, (kind, n, found)
             assert all(result[2] is True for results in found.values() for result in results), found
-        print(f"PROMISE {kind}: ring, ps-sync, hybrid and solo --accumulate=W end with the same bytes, W = 1, 2, 3")
+            print(f"PROMISE {kind}, W = {n}: {', '.join(found)} end with the same bytes", flush=True)
 
 
 def resumed():
@@ -170,10 +170,11 @@ def resumed():
     for strategy in "ring", "ps-sync":
         out = pathlib.Path(os.environ["XDG_RUNTIME_DIR"], strategy)
         common.update(out=out, checkpoint_every=24, resume="auto")
-        for die_at in 7, 8, 5:
+        for die_at in 7, 3, 5:
             said = ranks(2, train("groups", die_at=die_at), strategy, dies=1, **common)
             assert "RunError" in said[0] and "rank 1" in said[0], said
-        assert ranks(2, train("groups"), strategy, **common) == undisturbed, strategy
+        zero, one = ranks(2, train("groups"), strategy, **common)
+        assert zero == undisturbed[0] and one[0] == undisturbed[1][0], strategy  # rank 0's buffers are those of the run
         assert len(json.loads((out / "result.json").read_text())["resumed_from"]) == 3
     print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, dropout, buffers")
 
@@ -351,6 +352,13 @@ def check_changes():
                     change(model, optimizer)
         refused(words, train_and_change)
 
+    def sparse():
+        model = nn.Embedding(100, 4, sparse=True)
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1)) as rank:
+            for x, y in rank.batches():
+                model(x.abs().long()).sum().backward()
+    refused(("weight", "sparse=False"), sparse)
+
 
 def check_differences():
     """Ranks that differ: the first difference by name, with both values."""
@@ -433,7 +441,7 @@ def examples():
         ended = entrain_run(SOURCE / f"examples/torch/{name}.py", out=folder / name, **settings)
         assert ended.returncode == 0 and "loss " in ended.stdout, ended.stderr
         result = json.loads((folder / name / "result.json").read_text())
-        assert result["test_loss"] < (0.5 if name == "mnist" else 3), result["test_loss"]
+        assert result["test_loss"] < (0.5 if name == "mnist" else 2.6), result["test_loss"]
         print(f"PROMISE {name}.py under {settings['strategy']}: loss {result['test_loss']:.3f}, staleness {result.get('staleness')}")
 
 

@@ -12,6 +12,7 @@
 #include "models/node.h"
 #include "models/prepared.h"
 #include "models/split.h"
+#include "tests/heard.h"
 #include "tests/network.h"
 #include "tests/mentions.h"
 
@@ -264,12 +265,6 @@ static void resnet18_is_cut_where_it_should_be(void **state)
 
 /* ---- refusals ---------------------------------------------------------------------------------------- */
 
-static void keep_line(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
-
 static void wrong_cuts_are_named(void **state)
 {
     (void)state;
@@ -293,19 +288,20 @@ static void wrong_cuts_are_named(void **state)
     for (int i = 2; i < ENI_STAGES_MAX + 2; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), ",l%d", i);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[512] = "";
+        heard said = {0};
         en_schema s;
         eni_part parts[ENI_STAGES_MAX];
         int n;
         const bool is_deep = strcmp(cases[i].network, "deep") == 0;
         open_schema(&s, is_deep ? &deep : network_named(cases[i].network), NULL);
-        eni_log_set_sink(keep_line, line);
+        eni_log_set_sink(hear, &said);
         const char *split = is_deep ? names : cases[i].split;
         const en_status st = split != NULL ? eni_split_at(&s, split, &n, parts)
                                            : eni_split_balance(&s, cases[i].stages, parts);
         eni_log_set_sink(NULL, NULL);
         assert_int_equal(st, EN_EINVAL);
-        if (!mentions(line, cases[i].says)) fail_msg("\"%s\" is not in \"%s\"", cases[i].says, line);
+        if (!mentions(said.text, cases[i].says))
+            fail_msg("\"%s\" is not in \"%s\"", cases[i].says, said.text);
         en_schema_fini(&s);
     }
 }

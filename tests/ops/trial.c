@@ -112,12 +112,12 @@ void trial_init_in(trial *t, const trial_memory *memory, const eni_device *devic
     t->workspace = new_guarded(t, "workspace", t->info.workspace_bytes);
 }
 
-static void give_back(const trial *t, void *block)
+static void give(const trial *t, void *memory)
 {
     if (t->memory != NULL)
-        t->memory->give(block);
+        t->memory->give(memory);
     else
-        eni_free(block);
+        eni_free(memory);
 }
 
 void trial_fini(trial *t)
@@ -125,9 +125,9 @@ void trial_fini(trial *t)
     void *const plain[] = {t->x, t->x2, t->dy, t->y, t->dx, t->stats, t->target, t->saved, t->workspace};
     float *const skewed[] = {t->w, t->b, t->dw, t->db};
     for (int i = 0; i < 9; i++)
-        give_back(t, plain[i]);
+        give(t, plain[i]);
     for (int i = 0; i < 4; i++)
-        give_back(t, t->memory != NULL ? skewed[i] : skewed[i] - 1);
+        give(t, t->memory != NULL ? skewed[i] : skewed[i] - 1);
     t->device->ops->plan_free(t->plan);
 }
 

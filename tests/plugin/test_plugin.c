@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "entrain/graph.h"
 #include "plugin/plugin.h"
+#include "tests/heard.h"
 #include "tests/mentions.h"
 
 #define FILES EN_BUILD_DIR "/test/plugins/networks"
@@ -19,19 +20,13 @@ ENI_PLUGIN_KIND(en_network, EN_NETWORK, offsetof(en_network, next), .what = "mod
                 .options = offsetof(en_network, options), .next = offsetof(en_network, next), .name_max = 16,
                 .remedy = "build it");
 
-static char said[1024];
-
-static void listen_to(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static heard said;
 
 static void refuses(const char *word, en_status expected, const char *words)
 {
     const void *table;
     assert_int_equal(eni_plugin_find(&kind, word, &table), expected);
-    if (!mentions(said, words)) fail_msg("%s: '%s' does not say '%s'", word, said, words);
+    if (!mentions(said.text, words)) fail_msg("%s: '%s' does not say '%s'", word, said.text, words);
 }
 
 static void a_file_gives_its_first_table_or_the_one_named(void **state)
@@ -71,7 +66,7 @@ static void what_cannot_be_used_is_refused(void **state)
 
 int main(void)
 {
-    eni_log_set_sink(listen_to, NULL);
+    eni_log_set_sink(hear, &said);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_gives_its_first_table_or_the_one_named),
         cmocka_unit_test(a_table_that_ends_early_is_completed),

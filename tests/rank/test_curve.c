@@ -20,6 +20,7 @@
 
 #include "core/copies.h"
 #include "core/log.h"
+#include "tests/heard.h"
 
 /* Promise: A curve's points are the grid and the bracket of its target. */
 
@@ -482,23 +483,17 @@ static void test_called_off_in_the_middle(void **state)
 
 /* ---- failures ---- */
 
-static void keep_text(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
-
 static void test_no_folder(void **state)
 {
     (void)state;
     struct judge j = {0};
-    char said[512] = "";
+    heard said = {0};
     eni_curve *curve;
-    eni_log_set_sink(keep_text, said);
+    eni_log_set_sink(hear, &said);
     eni_curve_config config = config_of(&j, "/nonexistent", 0);
     assert_int_equal(eni_curve_open(&config, &curve), EN_EIO);
     eni_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(said, "/nonexistent/eval.jsonl"));
+    assert_non_null(strstr(said.text, "/nonexistent/eval.jsonl"));
 }
 
 /* Adds point `number` at 100 times that many samples. */
@@ -516,21 +511,21 @@ static void test_a_full_disk(void **state)
     (void)state;
     for (uint64_t room = 0; room <= 1; room++) {
         struct judge j = {0};
-        char said[512] = "";
+        heard said = {0};
         const struct rlimit few = {room * RECORD + RECORD / 2, RLIM_INFINITY};
         struct rlimit before;
         eni_curve *curve = open_curve(&j, dir, 100, 3 - room);
         signal(SIGXFSZ, SIG_IGN);
         getrlimit(RLIMIT_FSIZE, &before);
         setrlimit(RLIMIT_FSIZE, &few);
-        eni_log_set_sink(keep_text, said);
+        eni_log_set_sink(hear, &said);
         for (uint32_t i = 1; i <= 3; i++)
             assert_int_equal(add_numbered(curve, i), EN_OK);
         eni_curve_keep(curve);
-        assert_non_null(strstr(said, "/snapshots"));
+        assert_non_null(strstr(said.text, "/snapshots"));
         for (uint32_t i = 4; i <= 13; i++) /* 4, 6; then there is room for 8 and 12 */
             assert_int_equal(add_numbered(curve, i), EN_OK);
-        assert_non_null(strstr(said, "--eval-every"));
+        assert_non_null(strstr(said.text, "--eval-every"));
         eni_log_set_sink(NULL, NULL);
         setrlimit(RLIMIT_FSIZE, &before);
         const float last[COUNT] = {13};

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/heard.h"
 
 static char dir[] = "/tmp/entrain-record-XXXXXX";
 
@@ -118,27 +119,22 @@ static void test_many(void **state)
     assert_int_equal(n, 2000);
 }
 
-static void keep(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
-
 static void test_failures(void **state)
 {
     (void)state;
-    char said[512] = "", path[64];
+    char path[64];
+    heard said = {0};
     eni_recorder *recorder = NULL;
-    eni_log_set_sink(keep, said);
+    eni_log_set_sink(hear, &said);
     assert_int_equal(eni_recorder_open("/nonexistent", 0, 0, 0, &recorder), EN_EIO);
-    assert_non_null(strstr(said, "/nonexistent/metrics-0.jsonl"));
+    assert_non_null(strstr(said.text, "/nonexistent/metrics-0.jsonl"));
     path_of(1, path); /* somebody else's link */
     assert_int_equal(symlink("/dev/null", path), 0);
-    said[0] = 0;
+    said.text[0] = 0;
     assert_int_equal(eni_recorder_open(dir, 1, 0, 0, &recorder), EN_EIO);
-    assert_non_null(strstr(said, path));
+    assert_non_null(strstr(said.text, path));
     unlink(path);
-    said[0] = 0; /* a file that cannot grow, as on a disk without room */
+    said.text[0] = 0; /* a file that cannot grow, as on a disk without room */
     struct rlimit before, none;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -151,7 +147,7 @@ static void test_failures(void **state)
     assert_int_equal(closed, EN_EIO);
     eni_log_set_sink(NULL, NULL);
     unlink(path);
-    assert_non_null(strstr(said, path));
+    assert_non_null(strstr(said.text, path));
 }
 
 static int make_dir(void **state)

@@ -16,15 +16,10 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "report/plot.h"
+#include "tests/heard.h"
 #include "tests/report/fixture.h"
 
 /* Promise: A slow rank's sleeps are told apart from its computing and its waiting. */
-
-static void swallow(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 512, "%s", text);
-}
 
 static bool has_gnuplot(void)
 {
@@ -138,6 +133,28 @@ static void embedding_renames_ids_and_drops_titles(void **state)
     free(text);
 }
 
+/* A picture leaves no arm out silently. */
+static void rows_that_do_not_fit_are_counted(void **state)
+{
+    (void)state;
+    char dir[64], *page;
+    size_t bytes;
+    static eni_study study;
+    fixture_folder(dir);
+    for (size_t n = 128; n <= 130; n += 2) {
+        eni_canvas canvas = {.study = &study, .dir = dir, .page = open_memstream(&page, &bytes)};
+        eni_plot plot;
+        assert_int_equal(eni_plot_open(&plot, &canvas, "rows-%zu", n), EN_OK);
+        for (size_t i = 0; i < n; i++)
+            eni_plot_add_row(&plot, "arm %zu", i);
+        assert_int_equal(eni_plot_close(&plot, "plot NaN\n"), EN_OK);
+        fclose(canvas.page);
+        assert_int_equal(strstr(page, "The first 128 of 130 rows") != NULL, n > 128);
+        free(page);
+    }
+    fixture_remove(dir);
+}
+
 static void csv_quotes_what_it_must(void **state)
 {
     (void)state;
@@ -247,16 +264,17 @@ static void hidden_exchange_and_sleep_are_told_apart(void **state)
 static void a_broken_trace_is_refused(void **state)
 {
     (void)state;
-    char dir[64], path[128], said[512] = "";
+    char dir[64], path[128];
+    heard said = {0};
     fixture_folder(dir);
     snprintf(path, sizeof path, "%s/trace.json", dir);
     eni_trace_step step;
     assert_int_equal(eni_trace_step_load(path, &step), EN_ENOENT);
     fixture_text(dir, "trace.json", "{\"traceEvents\":[{\"name\":\"x\",\"ph\":\"X\",\"ts\":\"soon\"}]}");
-    eni_log_set_sink(swallow, said);
+    eni_log_set_sink(hear, &said);
     assert_int_equal(eni_trace_step_load(path, &step), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
-    assert_true(fixture_has(said, path) && fixture_has(said, "traceEvents[0].ts|number"));
+    assert_true(fixture_has(said.text, path) && fixture_has(said.text, "traceEvents[0].ts|number"));
     fixture_remove(dir);
 }
 
@@ -269,6 +287,7 @@ int main(void)
                                        cmocka_unit_test(a_quoted_text_stays_a_text),
                                        cmocka_unit_test(a_quoted_text_runs_nothing),
                                        cmocka_unit_test(embedding_renames_ids_and_drops_titles),
+                                       cmocka_unit_test(rows_that_do_not_fit_are_counted),
                                        cmocka_unit_test(csv_quotes_what_it_must),
                                        cmocka_unit_test(the_median_step_is_cut_out),
                                        cmocka_unit_test(hidden_exchange_and_sleep_are_told_apart),

@@ -12,14 +12,10 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "run/arrivals.h"
+#include "tests/heard.h"
 
-static char folder[] = "/tmp/entrain_XXXXXX", path[64], said[512];
-
-static void keep(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static char folder[] = "/tmp/entrain_XXXXXX", path[64];
+static heard said;
 
 static const eni_arrivals about = {
     .shard = 3, .nshards = 4, .nranks = 300, .nbuckets = 70, .elements = 1u << 30};
@@ -76,21 +72,21 @@ static void what_is_not_one_is_refused(void **state)
         {HEAD "2 0 0\n1 0 0\n2 events\n", "line 3"},
         {HEAD "1 2 -3\n1 events\n", "rank 2 joined later or was lost"}};
     (void)state;
-    eni_log_set_sink(keep, NULL);
+    eni_log_set_sink(hear, &said);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         eni_arrivals read;
         FILE *file = fopen(path, "we");
         assert_non_null(file);
         fputs(files[i][0], file);
         fclose(file);
-        if (eni_arrivals_read(folder, 3, &read) != EN_EINVAL || strstr(said, files[i][1]) == NULL ||
-            strstr(said, path) == NULL)
-            fail_msg("\"%s\": %s", files[i][0], said);
+        if (eni_arrivals_read(folder, 3, &read) != EN_EINVAL || strstr(said.text, files[i][1]) == NULL ||
+            strstr(said.text, path) == NULL)
+            fail_msg("\"%s\": %s", files[i][0], said.text);
     }
     remove(path);
     eni_arrivals none = {0};
     assert_int_equal(eni_arrivals_read(folder, 3, &none), EN_ENOENT);
-    assert_non_null(strstr(said, "--record-order"));
+    assert_non_null(strstr(said.text, "--record-order"));
     eni_arrivals_fini(&none);
     eni_log_set_sink(NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/heard.h"
 
 enum { RANKS = 8, MACHINES = 2, SERVERS = 3 };
 
@@ -47,13 +48,7 @@ static void the_more_exact_part_counts(void **state)
     assert_true(links_of[ENI_NET_RANKS][0].delay_ns == 7 && links_of[ENI_NET_RANKS][1].delay_ns == 1000);
 }
 
-static char said[512];
-
-static void keep(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem;
-    strncpy(said, text, sizeof said - 1);
-}
+static heard said;
 
 static void other_texts_are_refused(void **state)
 {
@@ -81,11 +76,11 @@ static void other_texts_are_refused(void **state)
     eni_net_links links;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (eni_net_links_check(forms[i]) == NULL) fail_msg("\"%s\" is taken", forms[i]);
-    eni_log_set_sink(keep, NULL);
+    eni_log_set_sink(hear, &said);
     for (size_t i = 0; i < sizeof twice / sizeof *twice; i++) {
         assert_null(eni_net_links_check(twice[i][0]));
         assert_int_equal(read(twice[i][0], &links), EN_EINVAL);
-        if (strstr(said, twice[i][1]) == NULL) fail_msg("%s: %s", twice[i][0], said);
+        if (strstr(said.text, twice[i][1]) == NULL) fail_msg("%s: %s", twice[i][0], said.text);
     }
     eni_log_set_sink(NULL, NULL);
 }

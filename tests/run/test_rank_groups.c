@@ -11,17 +11,12 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/heard.h"
 #include "tests/mentions.h"
 
 enum { MOST = 1024 };
 
-static char said[512];
-
-static void keep(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static heard said;
 
 static void equal_cuts_are_equal(void **state)
 {
@@ -80,13 +75,13 @@ static void what_is_wrong_is_named(void **state)
                {"0-12345678", "0-1;2-3", 0},
                {"0x1", "0-1;2-3", 0},
                {"0-", "0-1;2-3", 0}};
-    eni_log_set_sink(keep, NULL);
+    eni_log_set_sink(hear, &said);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int32_t first[4];
         assert_int_equal(eni_rank_groups_check(bad[i].text) == NULL, bad[i].has_form);
         assert_int_equal(eni_rank_groups_read(bad[i].text, 4, first), EN_EINVAL);
-        if (!mentions(said, bad[i].says) || !mentions(said, "--groups"))
-            fail_msg("\"%s\": %s", bad[i].text, said);
+        if (!mentions(said.text, bad[i].says) || !mentions(said.text, "--groups"))
+            fail_msg("\"%s\": %s", bad[i].text, said.text);
     }
     eni_log_set_sink(NULL, NULL);
 }
@@ -105,6 +100,18 @@ static void the_longest_text_fits(void **state)
     assert_memory_equal(first, again, sizeof first);
     eni_rank_groups_text(first, MOST, text, 10);
     assert_int_equal(strlen(text), 9);
+}
+
+/* As many ranks as virtual time may have: pairs of ranks would take minutes. */
+static void a_million_ranks_take_no_time(void **state)
+{
+    (void)state;
+    enum { MANY = 1000000 };
+    static int32_t first[MANY];
+    assert_int_equal(eni_rank_groups_read("2", MANY, first), EN_OK);
+    assert_true(first[MANY / 2 - 1] == 0 && first[MANY / 2] == MANY / 2 && first[MANY - 1] == MANY / 2);
+    assert_int_equal(eni_rank_groups_read("500000-999999;0-499999", MANY, first), EN_OK);
+    assert_true(first[MANY / 2 - 1] == 0 && first[MANY / 2] == MANY / 2 && first[MANY - 1] == MANY / 2);
 }
 
 static void a_rank_knows_its_place(void **state)
@@ -133,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_cuts_are_equal), cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(the_longest_text_fits), cmocka_unit_test(a_rank_knows_its_place)};
+        cmocka_unit_test(the_longest_text_fits), cmocka_unit_test(a_million_ranks_take_no_time),
+        cmocka_unit_test(a_rank_knows_its_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,8 +54,34 @@ static void a_thousand_workers(void **state)
     rig_fini(&r);
 }
 
+/* Where each rank looked through a list of all, d-psgd took 20 s. */
+static void no_time_is_quadratic_in_workers(void **state)
+{
+    enum { WORLD = IS_SANITIZED ? 1000 : 10000 };
+    static const char *const specs[] = {"d-psgd", "grouped:period=2", "ps-sync"};
+    static int32_t pairs[WORLD];
+    (void)state;
+    for (int32_t i = 0; i < WORLD; i++)
+        pairs[i] = i - i % 2;
+    for (int i = 0; i < 3; i++) {
+        rig r;
+        rig_init(&r, specs[i], WORLD, 2 * WORLD);
+        r.config.groups = i == 1 ? pairs : NULL;
+        r.config.bucket_cap_bytes = 0;
+        r.config.schedule.base = 1e-5;
+        r.law.kind = ENI_LAW_EXPONENTIAL;
+        const double begin = cpu_seconds();
+        rig_run(&r);
+        const double seconds = cpu_seconds() - begin;
+        printf("%s: %.1f s\n", specs[i], seconds);
+        assert_true(IS_SANITIZED || seconds < 5);
+        rig_fini(&r);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_thousand_workers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_thousand_workers),
+                                       cmocka_unit_test(no_time_is_quadratic_in_workers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

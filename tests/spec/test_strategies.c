@@ -13,30 +13,23 @@
 #include "core/options.h"
 #include "plugin/plugin.h"
 #include "runtime/spec/strategies.h"
+#include "tests/heard.h"
 
 /* Promise: A plugin of ABI 1 is refused with both numbers; one of ABI 2 with a shorter table runs. */
 
 #define PLUGINS EN_BUILD_DIR "/plugins"
 #define BAD     EN_BUILD_DIR "/test/plugins/bad"
 
-static char said[1024];
-
-static void listen_to(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static heard said;
 
 static void refuses(const char *word, en_status expected, const char *const *words)
 {
     const en_strategy *strategy = NULL;
-    said[0] = 0;
+    said.text[0] = 0;
     assert_int_equal(eni_strategy_find(PLUGINS, word, &strategy), expected);
     assert_null(strategy);
     for (; *words; words++)
-        if (!strstr(said, *words)) fail_msg("%s: '%s' does not say '%s'", word, said, *words);
+        if (!strstr(said.text, *words)) fail_msg("%s: '%s' does not say '%s'", word, said.text, *words);
 }
 #define REFUSES(word, status, ...) refuses(word, status, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -157,7 +150,7 @@ static void names_that_are_none(void **state)
     REFUSES(PLUGINS "/strategy_ps.so@sp", EN_ENOENT, "no strategy sp", "nearest is ssp");
     int n = 0;
     assert_int_equal(eni_strategy_list("/nonexistent", count, &n), EN_ENOENT);
-    assert_non_null(strstr(said, "/nonexistent"));
+    assert_non_null(strstr(said.text, "/nonexistent"));
 }
 
 static void files_that_are_none(void **state)
@@ -181,7 +174,7 @@ static void files_that_are_none(void **state)
 
 int main(void)
 {
-    eni_log_set_sink(listen_to, NULL);
+    eni_log_set_sink(hear, &said);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_takes_name_and_options),
         cmocka_unit_test(a_path_is_told_from_a_name),

@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "plugin/plugin.h"
+#include "run/rank_groups.h"
 #include "runtime/sim/sim.h"
 #include "runtime/spec/strategies.h"
 #include "tests/strategies/quadratic.h"
@@ -24,6 +25,8 @@
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
 #define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"
 #define RIG_LOCAL   EN_BUILD_DIR "/test/plugins/local.so@"
+
+enum { RIG_GROUPED = 16 }; /* the most ranks that rig_groups groups */
 
 /* A configuration and what it points at. Must not move. */
 typedef struct rig {
@@ -33,6 +36,7 @@ typedef struct rig {
     eni_net_link link; /* of all ranks and shards */
     eni_options *options;
     eni_slowdown slow;
+    int32_t groups[RIG_GROUPED];
     eni_sim_result result;
 } rig;
 
@@ -74,6 +78,39 @@ static inline void rig_slow(rig *r, int rank, double factor)
     r->slow = (eni_slowdown){.kind = ENI_SLOW_ALWAYS, .lo = rank, .hi = rank, .factor = factor};
     r->config.compute.slow = &r->slow;
     r->config.compute.nslow = 1;
+}
+
+/* The last micro-batch has fewer samples. */
+static inline void rig_ragged(rig *r, uint64_t samples)
+{
+    r->problem.last_batch = r->config.micro_batches - 1;
+    r->problem.last_samples = samples;
+}
+
+/* As --groups; NULL: the ranks of a host. */
+static inline void rig_groups(rig *r, const char *text)
+{
+    if (text == NULL) return;
+    assert_true(r->config.nranks <= RIG_GROUPED);
+    assert_int_equal(eni_rank_groups_read(text, r->config.nranks, r->groups), EN_OK);
+    r->config.groups = r->groups;
+}
+
+/* A gradient that is no straight line, as the problem's is: of one, the order of means and steps would not matter. */
+static inline double rig_slope(uint64_t i, uint64_t micro, double at)
+{
+    const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
+    const double d = at - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
+    return eni_quadratic_curvature(i) * (d + 0.25 * d * d);
+}
+
+static inline en_status rig_bent(void *quadratic, int rank, uint64_t micro, const float *param, float *grad)
+{
+    const eni_quadratic *q = quadratic;
+    (void)rank;
+    for (uint64_t i = 0; i < q->problem.count; i++)
+        grad[i] = (float)rig_slope(i, micro, (double)param[i]);
+    return EN_OK;
 }
 
 static inline const eni_sim_result *rig_run(rig *r)

@@ -68,8 +68,7 @@ static void weights_of(const char *spec, int nranks, int nshards, uint64_t accum
     rig r;
     const int world = accumulate > 1 ? (int)accumulate : nranks;
     rig_init(&r, spec, nranks, (uint64_t)world * 250 - 1);
-    r.problem.last_batch = r.config.micro_batches - 1;
-    r.problem.last_samples = 3;
+    rig_ragged(&r, 3);
     r.config.nshards = nshards;
     r.config.accumulate = accumulate;
     if (slow > 1) rig_slow(&r, 0, slow);

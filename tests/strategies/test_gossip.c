@@ -1,6 +1,7 @@
 /* test_gossip.c - d-psgd (strategies/gossip.c) against a loop in doubles with its mixing matrix, and what the matrix does by
  * itself: the mean stands still, and the distance from it shrinks by the second singular value. */
 #include "tests/strategies/sim_rig.h"
+#include "tests/heard.h"
 
 /* Promise: d-psgd is algorithm 1 of its paper on ring, complete and exponential graph; its mixing keeps the mean and shrinks the
  * distance by the second singular value. */
@@ -50,22 +51,6 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 /* ---- algorithm 1 ----------------------------------------------------------------------------------------- */
 
-static double slope(uint64_t i, uint64_t micro, double at)
-{
-    const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
-    const double d = at - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
-    return (0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d);
-}
-
-/* No straight line: of one the mean of the models would not depend on the mixing. */
-static en_status bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
-{
-    (void)user, (void)rank;
-    for (uint64_t i = 0; i < COUNT; i++)
-        grad[i] = (float)slope(i, micro, (double)param[i]);
-    return EN_OK;
-}
-
 static double samples_of(const rig *r, uint64_t micro)
 {
     return micro + 1 < r->config.micro_batches ? 8 : micro + 1 == r->config.micro_batches ? 3 : 0;
@@ -87,7 +72,7 @@ static double gap_of(const rig *r, const char *graph, const float *weights, floa
                 for (int b = 0; b < n; b++)
                     next[a] += w[a][b] * x[b];
                 if (samples_of(r, micro) == 0) continue;
-                const double g = slope(i, micro, x[a]) + decay * x[a];
+                const double g = rig_slope(i, micro, x[a]) + decay * x[a];
                 v[a] = mu * v[a] + g;
                 next[a] -= rate * (mu > 0 ? g + mu * v[a] : g);
             }
@@ -111,9 +96,8 @@ static void is_algorithm_1(void **state)
         rig r;
         snprintf(spec, sizeof spec, "d-psgd:graph=%s", cases[c / 2].graph);
         rig_init(&r, spec, n, (uint64_t)n * STEPS - (n > 1));
-        r.problem.problem.grad = bent;
-        r.problem.last_batch = r.config.micro_batches - 1;
-        r.problem.last_samples = 3;
+        r.problem.problem.grad = rig_bent; /* else the mean of the models would not depend on the mixing */
+        rig_ragged(&r, 3);
         r.config.hyper.momentum = c % 2 ? 0.9f : 0;
         r.config.hyper.nesterov = c % 2;
         r.config.weights_out = weights;
@@ -222,13 +206,7 @@ static void mixing_keeps_the_mean(void **state)
 
 /* ---- refusals -------------------------------------------------------------------------------------------- */
 
-static char said[512];
-
-static void listen_to(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem;
-    snprintf(said, sizeof said, "%s", text);
-}
+static heard said;
 
 static void graphs_that_the_world_does_not_allow(void **state)
 {
@@ -239,12 +217,12 @@ static void graphs_that_the_world_does_not_allow(void **state)
     } of[] = {{"d-psgd:graph=exponential", "of 3 workers", 3},
               {"d-psgd:graph=exponential", "of 5 workers", 5},
               {"d-psgd:graph=star", "graph=star is unknown", 4}};
-    eni_log_set_sink(listen_to, NULL);
+    eni_log_set_sink(hear, &said);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         rig r;
         rig_init(&r, of[i].spec, of[i].nranks, 8);
         assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EINVAL);
-        if (strstr(said, of[i].says) == NULL) fail_msg("'%s' does not say '%s'", said, of[i].says);
+        if (strstr(said.text, of[i].says) == NULL) fail_msg("'%s' does not say '%s'", said.text, of[i].says);
         rig_fini(&r);
     }
     eni_log_set_sink(NULL, NULL);

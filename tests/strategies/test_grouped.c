@@ -1,7 +1,6 @@
 /* test_grouped.c - groups of ranks on the virtual host. One group is ring, groups of one rank are localsgd, byte for
  * byte; of several groups a loop in doubles, which shares neither a mean nor an optimizer with what it judges, is the
  * oracle. The first ranks of groups have a group of their own. */
-#include "run/rank_groups.h"
 #include "tests/strategies/sim_rig.h"
 
 /* Promise: grouped with one group is ring, byte for byte; groups of one rank are localsgd.
@@ -22,32 +21,14 @@ typedef struct trial {
     en_theory theory;
 } trial;
 
-/* No straight line: of one the mean over the groups would be the same whether they average or not. */
-static en_status bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
-{
-    (void)user, (void)rank;
-    const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
-    for (uint64_t i = 0; i < COUNT; i++) {
-        const double d = (double)param[i] - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
-        grad[i] = (float)((0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d));
-    }
-    return EN_OK;
-}
-
 static void train(trial *t)
 {
     rig r;
-    int32_t first[RANKS];
     rig_init(&r, t->spec, t->nranks, (uint64_t)t->nranks * t->steps - (t->last_samples > 0 ? 1 : 0));
-    r.problem.problem.grad = bent;
-    if (t->last_samples > 0) {
-        r.problem.last_batch = r.config.micro_batches - 1;
-        r.problem.last_samples = t->last_samples;
-    }
-    if (t->groups != NULL) {
-        assert_int_equal(eni_rank_groups_read(t->groups, t->nranks, first), EN_OK);
-        r.config.groups = first;
-    }
+    r.problem.problem.grad =
+        rig_bent; /* else the mean over the groups would be the same whether they average or not */
+    if (t->last_samples > 0) rig_ragged(&r, t->last_samples);
+    rig_groups(&r, t->groups);
     r.config.local_size = t->local;
     r.config.weights_out = t->weights;
     rig_slow(&r, t->nranks - 1, 1.5);
@@ -106,9 +87,7 @@ static void oracle(const trial *t, const int *of, uint64_t period, double *mean_
                 const double count = t->last_samples == 0 || micro < last ? 8
                                      : micro == last                      ? (double)t->last_samples
                                                                           : 0;
-                const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
-                const double d = w[of[r]] - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
-                sum[of[r]] += count * (0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d);
+                sum[of[r]] += count * rig_slope(i, micro, w[of[r]]);
                 samples[of[r]] += count;
             }
             for (int g = 0; g < RANKS; g++) {

@@ -13,8 +13,7 @@ static void train(const char *spec, int nranks, int local, uint64_t last_samples
 {
     rig r;
     rig_init(&r, spec, nranks, (uint64_t)nranks * 100 - 1);
-    r.problem.last_batch = r.config.micro_batches - 1;
-    r.problem.last_samples = last_samples;
+    rig_ragged(&r, last_samples);
     r.config.local_size = local;
     r.config.nshards = 2;
     r.config.weights_out = weights;

@@ -1,6 +1,7 @@
 /* test_hybrid.c - which buckets hybrid sends where, that it changes no bit, and that the two ways are in
  * balance: read from the event log, compared with the best of all cuts. */
 #include "core/memory.h"
+#include "tests/heard.h"
 #include "tests/strategies/sim_rig.h"
 
 /* Promise: hybrid changes no bit, and hybrid:auto balances its two ways within a few percent of the best
@@ -123,8 +124,7 @@ static void weights_of(const char *spec, int nranks, int nshards, char *hex_out)
 {
     rig r;
     rig_init(&r, spec, nranks, (uint64_t)nranks * 250 - 1);
-    r.problem.last_batch = r.config.micro_batches - 1;
-    r.problem.last_samples = 3;
+    rig_ragged(&r, 3);
     r.config.nshards = nshards;
     r.config.local_size = 1;
     rig_slow(&r, 0, 2);
@@ -286,14 +286,9 @@ static void one_host_takes_the_cheaper_way(void **state)
         }
 }
 
-static void quiet(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)user, (void)level, (void)subsystem, (void)text;
-}
-
 int main(void)
 {
-    eni_log_set_sink(quiet, NULL);
+    eni_log_set_sink(hear, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bucket_goes_where_its_tensor_goes),
         cmocka_unit_test(the_largest_tensor_decides),

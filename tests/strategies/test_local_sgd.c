@@ -2,7 +2,6 @@
  * papers' equations, against each other where they meet, and diloco against the numbers that torchft publishes. */
 #include <jansson.h>
 
-#include "run/rank_groups.h"
 #include "tests/strategies/sim_rig.h"
 
 /* Promise: local-sgd, slowmo and diloco are their papers' equations, and equal where the papers say so.
@@ -22,39 +21,16 @@ typedef struct trial {
     en_theory theory;
 } trial;
 
-/* No straight line: of one the order of means and steps would not matter. */
-static double slope(uint64_t i, uint64_t micro, double at)
-{
-    const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
-    const double d = at - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
-    return (0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d);
-}
-
-static en_status bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
-{
-    (void)user, (void)rank;
-    for (uint64_t i = 0; i < COUNT; i++)
-        grad[i] = (float)slope(i, micro, (double)param[i]);
-    return EN_OK;
-}
-
 static void train(trial *t)
 {
     rig r;
-    int32_t first[RANKS];
     rig_init(&r, t->spec, t->nranks, (uint64_t)t->nranks * t->steps - (t->last_samples > 0 ? 1 : 0));
-    r.problem.problem.grad = bent;
+    r.problem.problem.grad = rig_bent;
     r.config.hyper.momentum = t->momentum;
     r.config.hyper.nesterov = t->momentum > 0;
     r.config.schedule.warmup = t->warmup * (uint64_t)t->nranks * 8;
-    if (t->last_samples > 0) {
-        r.problem.last_batch = r.config.micro_batches - 1;
-        r.problem.last_samples = t->last_samples;
-    }
-    if (t->groups != NULL) {
-        assert_int_equal(eni_rank_groups_read(t->groups, t->nranks, first), EN_OK);
-        r.config.groups = first;
-    }
+    if (t->last_samples > 0) rig_ragged(&r, t->last_samples);
+    rig_groups(&r, t->groups);
     r.config.weights_out = t->weights;
     rig_slow(&r, t->nranks - 1, 1.5);
     const eni_sim_result *out = rig_run(&r);
@@ -124,7 +100,7 @@ static void inner(const trial *t, column *c, const int *of, uint64_t i, uint64_t
         const double count = t->last_samples == 0 || micro < last ? 8
                              : micro == last                      ? (double)t->last_samples
                                                                   : 0;
-        sum[of[r]] += count * slope(i, micro, c->x[r]);
+        sum[of[r]] += count * rig_slope(i, micro, c->x[r]);
         samples[of[r]] += count;
     }
     for (uint64_t r = 0; r < n; r++) {

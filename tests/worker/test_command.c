@@ -9,28 +9,24 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/heard.h"
 #include "worker/worker.h"
-
-static void keep_last(void *user, int level, const char *subsystem, const char *text)
-{
-    (void)level, (void)subsystem;
-    snprintf(user, 256, "%s", text);
-}
 
 static void refuses(const char *key, const char *value)
 {
-    char said[256] = "", flag[64];
+    char flag[64];
+    heard said = {0};
     eni_config config;
     snprintf(flag, sizeof flag, "--%s", key);
     assert_int_equal(eni_config_init(ENI_WORKER, &config), EN_OK);
     assert_int_equal(eni_refuse_without_gpu(&config), EN_OK);
     assert_int_equal(eni_config_set(&config, key, value, "the test"), EN_OK);
-    eni_log_set_sink(keep_last, said);
+    eni_log_set_sink(hear, &said);
     assert_int_equal(eni_refuse_without_gpu(&config), EN_EINVAL);
     eni_log_set_sink(NULL, NULL);
-    assert_int_equal(strncmp(said, flag, strlen(flag)), 0);
-    assert_non_null(strstr(said, value));
-    assert_non_null(strstr(said, "--device=auto"));
+    assert_int_equal(strncmp(said.text, flag, strlen(flag)), 0);
+    assert_non_null(strstr(said.text, value));
+    assert_non_null(strstr(said.text, "--device=auto"));
     assert_int_equal(eni_config_set(&config, "device", "cuda:1", "the test"), EN_OK);
     assert_int_equal(eni_refuse_without_gpu(&config), EN_OK);
     eni_config_fini(&config);

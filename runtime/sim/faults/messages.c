@@ -72,7 +72,7 @@ void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data)
     stamped.stable = stable_of(sim, header);
     w->figures->messages++;
     if (sim->queue.now_ns >= plan->quiet_ns) {
-        eni_delivery_carry(sim, &stamped, data, 0);
+        eni_delivery_carry(sim, &stamped, data, 0, true, NULL);
         return;
     }
     if (is_cut(sim, header)) {
@@ -90,7 +90,7 @@ void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data)
         w->figures->delayed += (uint64_t)is_slow;
         const int64_t late_ns = eni_faults_draw_ns(w, sim->network.links[0].latency_ns);
         eni_delivery_carry(sim, &stamped, data,
-                           late_ns + (is_slow ? eni_faults_draw_ns(w, plan->slow_ns) : 0));
+                           late_ns + (is_slow ? eni_faults_draw_ns(w, plan->slow_ns) : 0), true, NULL);
     }
 }
 
