@@ -27,7 +27,7 @@ build = pathlib.Path(sys.argv[1]).resolve()
 source = pathlib.Path(__file__).resolve().parents[2]
 LINE, NUMPY = str(build / "examples" / "rank_line"), [sys.executable, str(source / "examples" / "rank" / "numpy_only.py")]
 os.environ.update(ENTRAIN_LIBRARY=str(build / "libentrain.so"), PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=str(source / "python"))
-WAIT = 200
+WAIT = 400
 
 
 def entrain(*words, code=0):
@@ -46,13 +46,13 @@ def rules(out):
 
 def test_arms(top):
     """Each arm's settings reach the program, over its own; a baseline of one process has the same bytes."""
-    out, job = top / "study", ["--epochs=2", "--momentum=0.5", "--quiet", "--target=60"]
+    out, job = top / "study", ["--steps=12", "--momentum=0.5", "--quiet", "--target=60"]
     entrain("compare", "-n", 2, "--arm=ring", "--arm=solo", "--arm=ps-sync", "--arm=wide=ring:set.width=96,lr=0.02", *job,
             f"--out={out}", "--", *NUMPY)
     result = {arm: load(out, "runs", f"even-{arm}-s1", "result.json") for arm in ("ring", "solo", "ps-sync", "wide")}
     for arm, lr in (("ring", 0.05), ("solo", 0.05), ("ps-sync", 0.05), ("wide", 0.02)):  # 0.05 is the program's own
         assert result[arm]["lr"] == 2 * lr, (arm, result[arm]["lr"])  # --lr-scale=linear is compare's default
-        assert result[arm]["momentum"] == 0.5 and result[arm]["budget"]["epochs"] == 2
+        assert result[arm]["momentum"] == 0.5 and result[arm]["budget"]["steps"] == 12
         assert result[arm]["program"]["file"] == "numpy_only.py" and result[arm]["program"]["weights"] == "private"
     assert result["wide"]["program"]["set"] == ["width=96"] and result["ring"]["program"]["set"] == []
     assert result["ring"]["params_sha256"] == result["ps-sync"]["params_sha256"] == result["solo"]["params_sha256"]
@@ -73,7 +73,7 @@ def test_arms(top):
 def test_changed_script(top):
     out, script = top / "changed", top / "train.py"
     shutil.copy(NUMPY[1], script)
-    flags = ["compare", "-n", 2, "--arm=ring", "--arm=ps-sync", "--epochs=1", "--quiet", f"--out={out}"]
+    flags = ["compare", "-n", 2, "--arm=ring", "--arm=ps-sync", "--steps=3", "--quiet", f"--out={out}"]
     entrain(*flags, "--", sys.executable, script)
     assert rules(out)["same program"][0] == "PASS"
     shutil.rmtree(out / "runs" / "even-ps-sync-s1")
@@ -89,7 +89,7 @@ def test_loss(top):
     """A program without an accuracy."""
     out = top / "line"
     said = entrain("compare", "-n", 2, "--arm=ring", "--arm=ps-async", "--seeds=1,2", "--target=loss:0.5", "--batch-size=20",
-                   "--steps=200", "--lr=0.02", "--quiet", f"--out={out}", "--", LINE)[0]
+                   "--steps=60", "--lr=0.05", "--quiet", f"--out={out}", "--", LINE)[0]
     assert "loss 0.5" in said and "a loss of 0.5" in said and "accuracy" not in said, said
     study = load(out, "report.json")
     assert study["target"] is None and study["target_loss"] == 0.5 and load(out, "compare.json")["target_loss"] == 0.5
@@ -112,7 +112,7 @@ def test_loss(top):
 
 def test_scale(top):
     out = top / "scale"
-    entrain("scale", "-n", "1,2", "--arms=ring", "--global-batch-size=40", "--repeats=1", "--steps=50", "--quiet", f"--out={out}",
+    entrain("scale", "-n", "1,2", "--arms=ring", "--global-batch-size=40", "--repeats=1", "--steps=20", "--quiet", f"--out={out}",
             "--set.unread=1", "--", LINE, "momentum=0.25")
     rows = load(out, "scale.json")["rows"]
     assert [(row["scaling"], row["workers"], row["batch_size"]) for row in rows] == \
