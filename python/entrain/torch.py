@@ -300,7 +300,8 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
     dataset                 a pair of tensors (inputs, targets), or anything with len() whose items are such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
 
-    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters and buffers stay.
+    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters stay;
+    buffers, such as running statistics, have seen the batches of all workers.
     """
     parameters, dataset, orders = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset), {}
     _need(parameters, "the model has no parameter that needs a gradient")
@@ -326,6 +327,7 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
 
     def grad(param, micro_batch, rank):
         put(param)
+        torch.manual_seed(_seed(seed, micro_batch))  # augmentation and dropout are the same in every run
         x, y = batch_of(micro_batch)
         model.zero_grad(set_to_none=True)
         loss(model(x), y).backward()
