@@ -401,7 +401,9 @@ en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd
     if (pid < 0)
         return eni_fail(EN_EIO, "gpus", "cannot fork a process to query the GPUs: %s", strerror(errno));
     const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);
-    if (st == EN_OK) return WIFEXITED(status) ? WEXITSTATUS(status) : EN_EIO;
+    /* Ctrl-C reaches the child as it reaches us */
+    if (st == EN_OK && !WIFEXITED(status)) return eni_signals_wait(signal_fd, 0) ? EN_EINTR : EN_EIO;
+    if (st == EN_OK) return WEXITSTATUS(status);
     kill(pid, SIGKILL);
     waitpid(pid, &status, WNOHANG); /* a process stuck in the driver cannot be reaped */
     if (st == EN_EINTR) return st;

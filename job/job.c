@@ -212,8 +212,12 @@ en_status eni_job_statistics(eni_job *job, const eni_config *c, int32_t nranks)
                         job->strategy->name);
     if (is_apart) return EN_OK; /* a checkpoint is refused (save.c) */
     if (nstates > ENI_MEAN_MAX)
-        return eni_fail(EN_EINVAL, "job", "--bn-stats=mean: it is a mean over at most %d ranks; use rank0",
-                        ENI_MEAN_MAX);
+        return eni_fail(
+            EN_EINVAL, "job",
+            "%s: %zu states would be kept, one for each micro-batch of a step, but at most %d can "
+            "be: %s",
+            job->is_mean ? "--bn-stats=mean" : "memories of each rank (EN_MEMORY_EACH)", nstates,
+            ENI_MEAN_MAX, job->is_mean ? "use rank0" : "use a smaller --accumulate");
     job->states = eni_alloc_array(nstates * job->schema.nstate, sizeof *job->states);
     return job->states == NULL ? EN_ENOMEM : EN_OK;
 }

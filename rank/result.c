@@ -373,8 +373,9 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
         printf("%s: %s reached after %.2f s (%.2f to %.2f), %s samples\n", set, what, curve->reach.t,
                curve->reach.low, curve->reach.high, samples);
     else
-        printf("%s: %s not reached for three points of the curve in a row; %.2f%s at the end\n", set, what,
-               target->is_loss ? curve->last.loss : curve->last.accuracy * 100, target->is_loss ? "" : " %");
+        printf("%s: %s not reached for three points of the curve in a row; %.*f%s at the end\n", set, what,
+               target->is_loss ? 6 : 2, target->is_loss ? curve->last.loss : curve->last.accuracy * 100,
+               target->is_loss ? "" : " %");
 }
 
 /* The share of time that the devices of one rank wait for each other. */

@@ -44,7 +44,7 @@ static bool is_batch_count(const char *name)
 static bool is_plain(const eni_st_tensor *tensor)
 {
     return tensor->dtype == EN_F32 || tensor->dtype == EN_U8 ||
-           (tensor->dtype == EN_I64 && is_batch_count(tensor->name));
+           (tensor->dtype == EN_I64 && tensor->ndim == 0 && is_batch_count(tensor->name));
 }
 
 /* ---- one entry of the header ------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ static en_status check_variances(const char *name, const eni_st_tensor *found)
 {
     const char *dot = strrchr(found->name, '.');
     const float *variance = found->data;
-    if (dot == NULL || strcmp(dot, ".running_var") != 0) return EN_OK;
+    if (found->dtype != EN_F32 || dot == NULL || strcmp(dot, ".running_var") != 0) return EN_OK;
     for (uint64_t i = 0; i < found->count; i++)
         if (variance[i] < 0)
             return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s: element %llu is %g, a negative variance",

@@ -24,6 +24,7 @@ from entrain import _need, _struct
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
 _MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
+_BOOLS = {"off": False, "on": True, "false": False, "true": True, "no": False, "yes": True, "0": False, "1": True}
 
 _Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
 _Tensor = _struct("u32 size reserved; text name; dims shape; *f32 initial; at rates", shape=_dims, rates=ctypes.POINTER(_Rates))
@@ -44,8 +45,9 @@ def _declare(memories, own):
     for memory, (name, array), flags in zip(declared, [*memories.items(), *own.items()], [0] * len(memories) + [1] * len(own)):
         _need(isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable and array.size > 0,
               f"memory {name}: give a writable numpy array that is contiguous and has an element")
-        type = _MEMORY_TYPES.get(array.dtype.name)
-        shape = array.shape if type else (*array.shape, array.itemsize)
+        is_finite = array.dtype != np.float32 or np.isfinite(array).all()  # a mask of -inf is no number to average
+        type = _MEMORY_TYPES.get(array.dtype.name) if is_finite else None
+        shape = array.shape if type or array.itemsize == 1 else (*array.shape, array.itemsize)
         _need(len(shape) <= 8, f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
         memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _MEMORY_TYPES["uint8"]
         memory.name, memory.data = name.encode(), array.ctypes.data
@@ -73,7 +75,10 @@ def setting(name, default=None):
     if entrain._library.en_rank_setting(name.encode(), text, ctypes.c_size_t(len(text))) < 0:
         return default
     text = text.value.decode()
-    return text if default is None else text == "on" if isinstance(default, bool) else type(default)(text)
+    if isinstance(default, bool):
+        _need(text.lower() in _BOOLS, f"--set.{name}: \"{text}\" is neither on nor off")
+        return _BOOLS[text.lower()]
+    return text if default is None else type(default)(text)
 
 
 class RunError(RuntimeError):

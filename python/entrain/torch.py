@@ -47,7 +47,9 @@ def _places(model):
             for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
 
 
-def _memory_of(t):
+def _memory_of(name, t):
+    _need(t.layout == torch.strided and t.device.type == "cpu", f"{name} is {t.layout}, on {t.device}: make it dense, on the CPU, "
+          "before Rank, such as by model.cpu()")
     t.data = t.data.contiguous()
     return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
 
@@ -142,7 +144,7 @@ class Rank(entrain.Rank):
             raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or give it to entrain run")
         self._rates, self._places = [] if self._is_own else _rates(optimizer), _places(model)
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
-                         memories={name: _memory_of(of[key]) for name, of, key in self._places if not of[key].requires_grad},
+                         memories={name: _memory_of(name, of[key]) for name, of, key in self._places if not of[key].requires_grad},
                          rates={name: own[p] for name, p in self._trained.items() if p in own},
                          evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
@@ -300,7 +302,8 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
     dataset                 a pair of tensors (inputs, targets), or anything with len() whose items are such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
 
-    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters and buffers stay.
+    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters stay;
+    buffers, such as running statistics, have seen the batches of all workers.
     """
     parameters, dataset, orders = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset), {}
     _need(parameters, "the model has no parameter that needs a gradient")
@@ -326,6 +329,7 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
 
     def grad(param, micro_batch, rank):
         put(param)
+        torch.manual_seed(_seed(seed, micro_batch))  # augmentation and dropout are the same in every run
         x, y = batch_of(micro_batch)
         model.zero_grad(set_to_none=True)
         loss(model(x), y).backward()

@@ -189,8 +189,9 @@ struct eni_sim_message {
     eni_sim_message *next; /* eni_sim_replay */
     int32_t from, to;      /* nodes of the network */
     eni_header header;
-    float *data;  /* (header.bytes / 4) */
-    float copy[]; /* and room for a canary */
+    float *data; /* (header.bytes / 4) */
+    _Alignas(ENI_LINE) float copy
+        []; /* and room for a canary; may become a rank's weights, which a device wants aligned */
 };
 
 static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)

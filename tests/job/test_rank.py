@@ -222,7 +222,8 @@ def check_memories(top):
     begun = []
     for steps, resume in ((4, {}), (8, {"resume": "auto"})):
         count, judged = np.zeros((), np.int64), []
-        memories = {"count": count, "wide": np.full((2, 3), 0.1), "flags": np.array([True, False]), "half": np.ones(3, np.float16)}
+        memories = {"count": count, "wide": np.full((2, 3), 0.1), "flags": np.array([True, False]), "half": np.ones(3, np.float16),
+                    "mask": np.array([0, -np.inf], np.float32), "bn.num_batches_tracked": np.ones(2, np.int64)}
         generator = {"generator": np.zeros(5, np.uint8)}
         with entrain.Rank({"w": [1.0]}, 100, memories=memories, own_memories=generator, steps=steps, out=top / "memories",
                           evaluate=lambda w: judged.append((int(count), memories["flags"].tolist())) or 1.0,
@@ -231,11 +232,13 @@ def check_memories(top):
             for samples in rank.batches():
                 count += 1
                 memories["wide"] += 1
+                memories["bn.num_batches_tracked"] -= 1
                 memories["flags"][:] = ~memories["flags"]
                 generator["generator"] += 3
                 rank.finish(1)
             rank.end()
             assert judged == [(n, [True, False]) for n in range(2 + 4 * (steps == 8), steps + 1, 2)], judged
+        assert memories["mask"].tolist() == [0, -np.inf] and memories["bn.num_batches_tracked"].tolist() == [1 - steps] * 2
         assert count == steps and generator["generator"][4] == 3 * steps
     assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
     for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
@@ -246,6 +249,20 @@ def check_memories(top):
             assert text in str(error), error
         else:
             raise AssertionError(f"{memories} were taken")
+
+
+def check_settings():
+    """A setting has its default's type; of a switch every word that the flags take, and no other."""
+    os.environ["ENTRAIN_SETTINGS"] = "set=width=32\nset=amp=true\nset=deep=Off\nset=wide=2"
+    assert (entrain.setting("width", 64), entrain.setting("amp", False), entrain.setting("deep", True)) == (32, True, False)
+    assert (entrain.setting("width"), entrain.setting("none", 1.5)) == ("32", 1.5)
+    try:
+        entrain.setting("wide", True)
+    except ValueError as error:
+        assert "neither on nor off" in str(error), error
+    else:
+        raise AssertionError("2 was taken as a switch")
+    del os.environ["ENTRAIN_SETTINGS"]
 
 
 def check_forks():
@@ -275,6 +292,7 @@ def check_forks():
 
 with tempfile.TemporaryDirectory() as folder:
     os.environ["XDG_RUNTIME_DIR"] = folder
+    check_settings()
     check_calls()
     check_memories(pathlib.Path(folder))
     check_forks()

@@ -296,6 +296,9 @@ def check_refusals():
     for words, model in ((("weight", "float64", "float()"), good.__class__(12, 4).double()), (("weight", "meta"), nn.Linear(12, 4, device="meta")),
                          (("weight", "(0, 12)"), nn.Linear(12, 0)), (("no parameter",), nn.Linear(12, 4).requires_grad_(False))):
         refused(words, lambda: alone(model, p(model)))
+    masked = nn.Linear(12, 4)
+    masked.register_buffer("mask", torch.eye(4).to_sparse())
+    refused(("mask", "sparse", "dense"), lambda: alone(masked, p(masked)))
     stepped = p(good, momentum=0.9)
     F.cross_entropy(good(samples(8)[0]), samples(8)[1]).backward()
     stepped.step()

@@ -225,6 +225,13 @@ def test_torch():
     pairs = [(x[i], torch.stack([y[i], y[i]])) for i in range(len(y))]  # with vectors as targets
     entrain.torch.simulate(model, lambda out, y: loss(out, y[:, 0]), pairs, batch_size=16, steps=2)
     raises(ValueError, ["batch_size"], lambda: entrain.torch.simulate(model, loss, (x, y), batch_size=1000))
+    model, ends = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 3)), set()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    for state in 1, 2:  # of the process's generator, which has no part in it
+        torch.manual_seed(state)
+        model.load_state_dict(before)
+        ends.add(entrain.torch.simulate(model, loss, (x, y), batch_size=16, steps=3).weights_sha256)
+    assert len(ends) == 1
 
 
 def test_examples():
