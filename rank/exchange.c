@@ -83,8 +83,8 @@ static en_status check_depth(const eni_rank *self)
     if (!has_collectives || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
     return eni_fail(
         EN_EINVAL, "exchange",
-        "--bucket-cap-mb divides the model into %u buckets, but at most %d can be under way: use a "
-        "larger one, or --bucket-cap-mb=auto",
+        "the model has %u buckets, but at most %d can be under way: raise --bucket-cap-mb, or give "
+        "--bucket-cap-mb=auto",
         self->job.buckets->n, ENI_COLL_DEPTH);
 }
 

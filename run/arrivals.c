@@ -67,6 +67,9 @@ static en_status read_all(FILE *file, const char *path, eni_arrivals *all)
     for (; fgets(line, sizeof line, file) != NULL; all->n++) {
         snprintf(last, sizeof last, "%" PRIu64 " events\n", all->n);
         if (strcmp(line, last) == 0) return EN_OK;
+        if (all->n == UINT32_MAX)
+            return eni_fail(EN_EINVAL, "arrivals", "--replay-order: %s has more than %" PRIu32 " events",
+                            path, UINT32_MAX - 1);
         EN_TRY(eni_grow((void **)&all->item, &room, (uint32_t)all->n + 1, sizeof *all->item));
         if (!read_line(line, all, &all->item[all->n])) break;
         if (all->item[all->n].bucket == ENI_ARRIVAL_VISIT)

@@ -20,7 +20,8 @@
 
 #define ENI_WIRE_MAGIC 0x454e5431u /* "ENT1" */
 /* Processes of different builds form one run if they have the same number. So raise it when anything changes that they share: a
- * message, the layout of shared memory, a key-value of a JOIN (spec/run_spec.h), the bytes of a gather. */
+ * message, the layout of shared memory, a key-value of a JOIN (spec/run_spec.h), the bytes of a gather, a line that a rank
+ * writes to its launcher. */
 #define ENI_WIRE_VERSION 4u
 #define ENI_HEADER_MAX   4096u
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
