@@ -41,15 +41,16 @@ def hash_of(result):
 
 def draw(figure, path):
     """figure: title, x, y (labels), log ("", "x", "y", "xy"), more (gnuplot's commands), is_apart (points with bars are not joined),
-    series: [(label, [(x, y) or (x, y, least, most)])]."""
+    is_paired (two lines each have a colour, the second one dashed), series: [(label, [(x, y) or (x, y, least, most)])]."""
     blocks, plots = [], []
     for i, (label, points) in enumerate(figure["series"]):
-        colour, bars = COLOURS[i % len(COLOURS)], len(points[0]) == 4
+        colour, bars = COLOURS[(i // 2 if figure.get("is_paired") else i) % len(COLOURS)], len(points[0]) == 4
         blocks.append(f"$s{i} << EOD\n" + "\n".join(" ".join(f"{value:g}" for value in point) for point in points) + "\nEOD\n")
         if bars:
             plots.append(f"$s{i} using 1:2:3:4 with yerrorbars lc rgb '{colour}' pt 7 ps 0.4 notitle")
         style = "lines" if len(points) > 30 else "points pt 7 ps 0.5" if bars and figure.get("is_apart") else "linespoints pt 7 ps 0.5"
-        plots.append(f"$s{i} using 1:2 with {style} lc rgb '{colour}' lw 1.5 title '{label}'")
+        dash = 2 if figure.get("is_paired") and i % 2 else 1
+        plots.append(f"$s{i} using 1:2 with {style} lc rgb '{colour}' lw 1.5 dt {dash} title '{label}'")
     script = "".join(blocks) + f"""set terminal svg size 560,340 font 'sans,11' background 'white'
 set title '{figure["title"]}'
 set xlabel '{figure["x"]}'
