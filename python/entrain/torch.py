@@ -47,9 +47,13 @@ def _places(model):
             for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
 
 
-def _memory_of(t):
-    t.data = t.data.contiguous()
-    return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+def _memory_of(name, t):
+    try:
+        t.data = t.data.contiguous()
+        return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+    except (RuntimeError, TypeError) as cause:
+        raise ValueError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
+                         "tensor on the CPU before Rank") from None
 
 
 def _rates(optimizer):
@@ -142,7 +146,7 @@ class Rank(entrain.Rank):
             raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or give it to entrain run")
         self._rates, self._places = [] if self._is_own else _rates(optimizer), _places(model)
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
-                         memories={name: _memory_of(of[key]) for name, of, key in self._places if not of[key].requires_grad},
+                         memories={name: _memory_of(name, of[key]) for name, of, key in self._places if not of[key].requires_grad},
                          rates={name: own[p] for name, p in self._trained.items() if p in own},
                          evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
                          steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
@@ -219,11 +223,15 @@ class Rank(entrain.Rank):
             if self._part is not None:
                 raise ValueError("the last batch was not finished: call rank.step(loss) after loss.backward()")
 
-    def _begin_part(self, part):  # if all that Rank has read and lent is as it was
+    def _look(self):
+        """All that Rank has lent is where it was."""
         for (name, of, key), was in zip(self._places, self._was):
             if (of[key].data_ptr(), of[key].requires_grad) != was:
                 raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
                                  "requires_grad_() before, and change buffers in place")
+
+    def _begin_part(self, part):
+        self._look()
         for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
             for name in [name for name in was if was[name] != now[name]]:
                 raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
@@ -258,6 +266,8 @@ class Rank(entrain.Rank):
         """After loss.backward(), in place of optimizer.step(): ends the step, once all parts of the batch are there."""
         part = self._part
         _need(part is not None, "step() without a batch: call it once for each that batches() gives")
+        if not self._here:  # perhaps the parameters are others by now
+            self._look()
         _need(self._here, "step() before loss.backward(): no gradient has come")
         _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
