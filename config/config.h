@@ -53,6 +53,7 @@ typedef enum eni_program {
 } eni_program;
 
 /* Values of the choice keys, in the order of the words in keys.c. */
+enum { ENI_SETTING_BYTES = 4096 }; /* of a value that a launcher tells a program, with its end */
 enum { ENI_ASSIGN_AUTO, ENI_ASSIGN_CLAIM, ENI_ASSIGN_FIXED }; /* auto: fixed if EN_SYNCHRONOUS, else claim */
 enum {
     ENI_SCHEDULE_CONSTANT,

@@ -237,8 +237,11 @@ static const char *check_elastic(const char *text)
 static const char *check_set(const char *text)
 {
     const size_t name = strcspn(text, "=");
-    if (name > 0 && text[name] == '=' && text[name + 1] != '\0' && is_name(text, name)) return NULL;
-    return "--set.NAME=VALUE, with a name of at most 40 letters, digits, '.', '_' and '-'";
+    const bool is_short = strlen(text) < ENI_SETTING_BYTES;
+    if (name > 0 && text[name] == '=' && text[name + 1] != '\0' && is_name(text, name) && is_short)
+        return NULL;
+    return "--set.NAME=VALUE of at most 4,095 bytes, with a name of at most 40 letters, digits, '.', '_' and "
+           "'-'";
 }
 
 static const char *check_help(const char *text)

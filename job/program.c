@@ -243,7 +243,7 @@ static en_status take_options(en_rank *self, const en_rank_options *o)
 /* "lr=0.1", "nesterov". */
 static en_status take_setting(eni_config *config, const char *text, size_t bytes)
 {
-    char key[64], value[4096];
+    char key[64], value[ENI_SETTING_BYTES];
     const size_t n = strcspn(text, "=\n"), begin = n < bytes ? n + 1 : n;
     const int length = snprintf(value, sizeof value, "%.*s", (int)(bytes - begin), text + begin);
     snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
@@ -315,10 +315,11 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     if (name == NULL || name[0] == 0 || !eni_is_text(name) || strlen(name) > EN_RANK_NAME)
         return eni_fail(EN_EINVAL, "rank", "\"%.80s\": a tensor needs a name of 1 to %d bytes",
                         name != NULL ? name : "", EN_RANK_NAME);
-    if (strchr(name, '/') != NULL && (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0))
+    const bool is_slot = strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0;
+    if ((strchr(name, '/') != NULL && is_slot) || strcmp(name, "__metadata__") == 0)
         return eni_fail(EN_EINVAL, "rank",
-                        "tensor %s has the name of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
-                        "choose another",
+                        "tensor %s has the name of a checkpoint's own, optimizer.SLOT/NAME, rank.R/NAME or "
+                        "__metadata__: choose another",
                         name);
     snprintf(to->name, sizeof to->name, "%s", name);
     for (uint32_t d = 0; d < EN_RANK_DIMS && shape[d] > 0; d++) {

@@ -63,8 +63,11 @@ en_status eni_record_close(const char *who, const char *path, FILE *file)
 {
     if (file == NULL) return EN_OK;
     const bool has_failed = ferror(file) != 0;
-    if (fclose(file) == 0 && !has_failed) return EN_OK;
-    return eni_fail(EN_EIO, who, "cannot write %s: %s", path, strerror(errno));
+    if (fclose(file) != 0) return eni_fail(EN_EIO, who, "cannot write %s: %s", path, strerror(errno));
+    if (!has_failed) return EN_OK;
+    return eni_fail(EN_EIO, who,
+                    "%s is incomplete: an earlier write failed, as on a full disk; free space there",
+                    path); /* errno is that of other calls by now */
 }
 
 /* ---- metrics ---- */

@@ -191,6 +191,8 @@ static void note_end(eni_launcher *l, eni_child *c)
         return;
     }
     if (code == 0 || l->first != EN_OK) return;
+    /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
+    if (code > 128 && c->rank == -1 && is_program(l)) return;
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s", c->role,
                   is_program(l) ? ": there is no program " : "",

@@ -8,6 +8,7 @@
 Start it once for each rank, by torchrun, srun or mpirun, or by hand with world_size= and rank=. include/entrain/rank.h
 describes the calls, `entrain worker --help=all` lists the settings.
 """
+import atexit
 import ctypes
 import os
 import signal
@@ -45,6 +46,8 @@ def _declare(memories, own):
     for memory, (name, array), flags in zip(declared, [*memories.items(), *own.items()], [0] * len(memories) + [1] * len(own)):
         _need(isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable and array.size > 0,
               f"memory {name}: give a writable numpy array that is contiguous and has an element")
+        _need(not array.dtype.hasobject, f"memory {name} of {array.dtype} has Python objects, which other processes lack: give "
+              "numbers or bytes")
         is_finite = array.dtype != np.float32 or np.isfinite(array).all()  # a mask of -inf is no number to average
         type = _MEMORY_TYPES.get(array.dtype.name) if is_finite else None
         shape = array.shape if type or array.itemsize == 1 else (*array.shape, array.itemsize)
@@ -61,7 +64,8 @@ def _prototypes(library):
             ("about", ctypes.POINTER(_Facts), rank), ("weights", rank, rank, number), ("gradient", rank, rank, number),
             ("next", status, rank, ctypes.POINTER(_Batch)), ("begin", status, rank, ctypes.c_uint64),
             ("ready", status, rank, number), ("finish", status, rank, ctypes.POINTER(_Score)), ("end", status, rank),
-            ("close", None, rank), ("stop", None, rank, text), ("abort", None, rank, text), ("why", None, text, ctypes.c_size_t)):
+            ("status", status, rank), ("close", None, rank), ("stop", None, rank, text), ("abort", None, rank, text),
+            ("why", None, text, ctypes.c_size_t)):
         call = getattr(library, "en_rank_" + name)
         call.restype, call.argtypes = result, arguments
     return library
@@ -229,6 +233,8 @@ class Rank:
         handle = self._handle = _Handle(self._library, pointer, [*memories.values(), *own_memories.values()])
         self._interrupts, self._shows = _Interrupts(handle), sys.excepthook
         self._tells = sys.excepthook = _weakly(self._tell, self._shows)
+        self._process = os.getpid()
+        atexit.register(_weakly(self._forgotten))
         facts = self._library.en_rank_about(pointer).contents
         self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value
                       for name, *_ in _Facts._fields_[1:]}
@@ -254,11 +260,18 @@ class Rank:
     def _abort(self, error):
         if self._handle is not None and not self._has_left:  # else the ranks have not met
             self._has_left = True
-            self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {error}".encode())
+            lines = str(error).strip().splitlines() or [""]  # of a loader's exception: what it is, the trace, the cause
+            text = lines[0] if len(lines) == 1 else f"{lines[0]} .. {lines[-1]}"
+            self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {text}".encode(errors="replace"))
 
     def _tell(self, kind, error, trace):  # nobody has caught it
         self._abort(error)
         self._shows(kind, error, trace)
+
+    def _forgotten(self):  # the interpreter ends
+        if os.getpid() == self._process and self._handle is not None and not self._has_left:
+            if self._library.en_rank_status(self._handle.pointer) == _OK:  # else the program has been told
+                self._tell(RuntimeError, RuntimeError("the program ended without rank.end()"), None)
 
     def _check(self, status):
         raised, self._raised = self._raised, None
@@ -314,6 +327,8 @@ class Rank:
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye."""
+        _need(self._is_over or not self._handle, "end() while the run has steps left: call it when batches() has ended, as it "
+              "does after stop()")
         self._check(self._library.en_rank_end(self._open()))
         self._has_left = True
         self._interrupts.end()

@@ -48,10 +48,12 @@ def _places(model):
 
 
 def _memory_of(name, t):
-    _need(t.layout == torch.strided and t.device.type == "cpu", f"{name} is {t.layout}, on {t.device}: make it dense, on the CPU, "
-          "before Rank, such as by model.cpu()")
-    t.data = t.data.contiguous()
-    return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+    try:
+        t.data = t.data.contiguous()
+        return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+    except (RuntimeError, TypeError) as cause:
+        raise ValueError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
+                         "tensor on the CPU before Rank") from None
 
 
 def _rates(optimizer):
@@ -221,11 +223,15 @@ class Rank(entrain.Rank):
             if self._part is not None:
                 raise ValueError("the last batch was not finished: call rank.step(loss) after loss.backward()")
 
-    def _begin_part(self, part):  # if all that Rank has read and lent is as it was
+    def _look(self):
+        """All that Rank has lent is where it was."""
         for (name, of, key), was in zip(self._places, self._was):
             if (of[key].data_ptr(), of[key].requires_grad) != was:
                 raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
                                  "requires_grad_() before, and change buffers in place")
+
+    def _begin_part(self, part):
+        self._look()
         for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
             for name in [name for name in was if was[name] != now[name]]:
                 raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
@@ -260,6 +266,8 @@ class Rank(entrain.Rank):
         """After loss.backward(), in place of optimizer.step(): ends the step, once all parts of the batch are there."""
         part = self._part
         _need(part is not None, "step() without a batch: call it once for each that batches() gives")
+        if not self._here:  # perhaps the parameters are others by now
+            self._look()
         _need(self._here, "step() before loss.backward(): no gradient has come")
         _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]

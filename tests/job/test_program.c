@@ -327,11 +327,15 @@ static int misused_rank(scene *s, int rank)
     char name[EN_RANK_NAME + 2] = "";
     memset(name, 'n', sizeof name - 1);
     const en_rank_tensor long_named[2] = {{.size = sizeof two[0], .name = name}, two[1]},
-                         clashing[2] = {{.size = sizeof two[0], .name = "rank.0/b"}, two[1]};
+                         clashing[2] = {{.size = sizeof two[0], .name = "rank.0/b"}, two[1]},
+                         header[2] = {{.size = sizeof two[0], .name = "__metadata__"}, two[1]};
     options.tensors = long_named;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "200 bytes") != NULL);
     options.tensors = clashing;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "rank.0/b") != NULL);
+    options.tensors = header;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL &&
+            strstr(s->said, "tensor __metadata__ has") != NULL);
     options.tensors = two;
     uint8_t byte = 0;
     en_rank_memory memory = {.size = sizeof memory, .dtype = EN_U8, .name = "b", .data = &byte};

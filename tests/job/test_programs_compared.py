@@ -21,6 +21,8 @@ except ImportError:
 # Promise: `entrain compare -- PROGRAM` gives a program the settings of each arm, and its fairness box says which program ran;
 # data whose hash is not known, or a script that has changed, is no PASS.
 # Promise: A target may be a loss: curves, tables, verdict and CSV are of the time to it, and there is no NaN in JSON.
+# Promise: A program that stops its run early ends `entrain run` with its own exit code, under ring and ps-async; one that forgets
+# Promise: rank.end() is told so.
 # Promise: Rank 0's output goes through as it is printed; in a study, and for the other ranks, it is in OUT/rank-R.log.
 
 build = pathlib.Path(sys.argv[1]).resolve()
@@ -131,6 +133,7 @@ def test_refused(top):
                               ([*both, "--set.width=3"], "--set", "behind --"),
                               ([*both, "--set.width", "--", LINE], "--set", "NAME=VALUE"),
                               ([*both, "--set.a/b=3", "--", LINE], "--set", "NAME=VALUE"),
+                              ([*both, f"--set.a={'x' * 5000}", "--", LINE], "--set", "4,095 bytes"),
                               ([*both, "--target=loss:x", "--", LINE], "--target", "loss:VALUE")):
         said = entrain(*words, code=2)[1]
         assert any(what in line and more in line for line in said.splitlines()), (words, said)
@@ -150,7 +153,38 @@ def test_output(top):
     assert "KeyError" in (top / "dies" / "rank-1.log").read_text()
 
 
+ENDS = """
+import sys, entrain
+rank = entrain.Rank({"w": [1.0]}, 100, batch_size=5, steps=1000)
+for step, samples in enumerate(rank.batches()):
+    rank.finish(1)
+    if step == 5 and sys.argv[1] == "stops":
+        rank.stop("enough")
+    if step == 5 and sys.argv[1] == "breaks":
+        break
+    if step == 5 and sys.argv[1] == "raises":
+        raise RuntimeError("loader 3 failed\\nTraceback\\n  line 7\\nno such image\\n")
+if sys.argv[1] != "forgets":
+    rank.end()
+"""
+
+
+def test_ends(top):
+    """How a program ends the run early is what the command says, under every strategy."""
+    script = top / "ends.py"
+    script.write_text(ENDS)
+    for strategy in "ring", "ps-async":
+        for how, code, text in (("stops", 0, ""), ("forgets", 1, "ended without rank.end()"),
+                                ("breaks", 1, "end() while the run has steps left"),
+                                ("raises", 1, "RuntimeError: loader 3 failed .. no such image")):
+            said = entrain("run", "-n", 2, f"--strategy={strategy}", "--quiet", "--", sys.executable, script, how, code=code)[1]
+            assert any(text in line and "died" in line for line in said.splitlines()) or not text, (strategy, how, said)
+    script.write_text(ENDS.replace("steps=1000", "steps=9, strategy='solo'"))
+    alone = subprocess.run([sys.executable, script, "forgets"], capture_output=True, text=True, timeout=WAIT)
+    assert "ended without rank.end()" in alone.stderr, alone
+
+
 with tempfile.TemporaryDirectory() as folder:
-    for test in (test_refused, test_output, test_arms, test_changed_script, test_loss, test_scale):
+    for test in (test_refused, test_output, test_ends, test_arms, test_changed_script, test_loss, test_scale):
         if len(sys.argv) < 3 or test.__name__ in sys.argv[2:]:
             test(pathlib.Path(folder))

@@ -242,7 +242,8 @@ def check_memories(top):
         assert count == steps and generator["generator"][4] == 3 * steps
     assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
     for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
-                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions")):
+                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions"),
+                           ({"m": np.array([None])}, "Python objects"), ({"__metadata__": np.zeros(1)}, "__metadata__")):
         try:
             entrain.Rank({"w": [1.0]}, 10, memories=memories, strategy="solo", steps=1, mute=True, environment=False)
         except ValueError as error:

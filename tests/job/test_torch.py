@@ -290,11 +290,18 @@ def refused(words, call, kind=ValueError):
         raise AssertionError(f"nothing was refused that has {words}")
 
 
+def with_buffer(tensor):
+    model = nn.Linear(12, 4)
+    model.register_buffer("c", tensor)
+    return model
+
+
 def check_refusals():
     p = lambda model, **more: torch.optim.SGD(model.parameters(), lr=0.1, **more)  # noqa: E731
     good = nn.Linear(12, 4)
     for words, model in ((("weight", "float64", "float()"), good.__class__(12, 4).double()), (("weight", "meta"), nn.Linear(12, 4, device="meta")),
-                         (("weight", "(0, 12)"), nn.Linear(12, 0)), (("no parameter",), nn.Linear(12, 4).requires_grad_(False))):
+                         (("weight", "(0, 12)"), nn.Linear(12, 0)), (("c is", "sparse"), with_buffer(torch.eye(3).to_sparse())),
+                         (("c is", "complex64", "conj"), with_buffer(torch.zeros(3, dtype=torch.complex64).conj())), (("no parameter",), nn.Linear(12, 4).requires_grad_(False))):
         refused(words, lambda: alone(model, p(model)))
     masked = nn.Linear(12, 4)
     masked.register_buffer("mask", torch.eye(4).to_sparse())
@@ -354,6 +361,14 @@ def check_changes():
                     turn(rank, model, x, y)
                     change(model, optimizer)
         refused(words, train_and_change)
+
+    def assigned():
+        model = nn.Linear(12, 4)
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1)) as rank:
+            for x, y in rank.batches():
+                model.load_state_dict(nn.Linear(12, 4).state_dict(), assign=True)
+                turn(rank, model, x, y)
+    refused(("weight", "moved"), assigned)
 
     def sparse():
         model = nn.Embedding(100, 4, sparse=True)

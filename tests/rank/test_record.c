@@ -1,6 +1,7 @@
 /* test_record.c - metrics-RANK.jsonl: one valid object a line, whatever the numbers. */
 #include "rank/record.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -145,9 +146,15 @@ static void test_failures(void **state)
     const en_status closed = eni_recorder_close(recorder);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0); /* what is printed may go to a file */
     assert_int_equal(closed, EN_EIO);
-    eni_log_set_sink(NULL, NULL);
     unlink(path);
     assert_non_null(strstr(said.text, path));
+    said.text[0] = 0; /* a write that failed long ago: errno is that of another call */
+    FILE *full = fopen("/dev/full", "w");
+    assert_true(fputc('a', full) == 'a' && fflush(full) == EOF);
+    errno = ENOTSOCK;
+    assert_int_equal(eni_record_close("record", "old", full), EN_EIO);
+    eni_log_set_sink(NULL, NULL);
+    assert_true(strstr(said.text, "old is incomplete") != NULL && strstr(said.text, "ocket") == NULL);
 }
 
 static int make_dir(void **state)
