@@ -50,6 +50,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"--seeds=1000": "system_storm has more seeds",
     r"entrain conform .*(\./mine\.so|--seeds=10000)": "a plugin of the reader's own, and minutes: conform_command",
     r"^examples/virtual/": "numpy and PyTorch: virtual_examples",
+    r" -- python3 ": "numpy and PyTorch: job_torch_examples, job_programs_compared",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --rdzv_backend --rdzv_id --rdzv_endpoint
@@ -67,14 +68,14 @@ CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--dat
 
 
 def blocks(page):
-    """(first line, lines) of each fenced or indented block that is not C."""
+    """(first line, lines) of each fenced or indented block that is not C or Python."""
     block, fence = [], None
     for number, line in enumerate(page.read_text().splitlines() + [""], 1):
         if line.startswith("```"):
             if fence in (None, "done"):
                 fence = line[3:] or "text"
             else:
-                if block and fence != "c":
+                if block and fence not in ("c", "python"):
                     yield block[0][0], [text for _, text in block]
                 block, fence = [], None
         elif fence:
