@@ -282,9 +282,10 @@ uint64_t eni_job_bucket_cap(const en_schema *schema, const eni_config *c)
 en_status eni_job_complete(eni_rank *rank, const eni_config *c)
 {
     const en_schema *schema = &rank->job.schema;
+    const uint64_t cap = eni_job_bucket_cap(schema, c);
     EN_TRY(eni_job_optimizer(&rank->job, c));
-    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count, eni_job_bucket_cap(schema, c),
-                           &rank->job.buckets));
+    rank->exchange.asked.bucket_cap_mb = c->bucket_cap_mb > 0 ? c->bucket_cap_mb : (double)cap / 1048576;
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count, cap, &rank->job.buckets));
     if (!rank->is_newcomer) EN_TRY(eni_resume_find(rank));
     return eni_save_check(rank);
 }

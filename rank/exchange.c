@@ -81,11 +81,10 @@ static en_status check_depth(const eni_rank *self)
     const uint32_t flags = self->job.strategy->flags;
     const bool has_collectives = !(flags & EN_STORE_ON_SERVERS) || flags & EN_LEADERS_ARE_CLIENTS;
     if (!has_collectives || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "exchange",
-        "the model has %u buckets, but at most %d can be under way: raise --bucket-cap-mb, or give "
-        "--bucket-cap-mb=auto",
-        self->job.buckets->n, ENI_COLL_DEPTH);
+    return eni_fail(EN_EINVAL, "exchange",
+                    "--bucket-cap-mb=%g divides the model into %u buckets, but at most %d can be under way: "
+                    "use a larger one, or auto",
+                    self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
 }
 
 static en_status open_all(eni_rank *self, int64_t deadline)

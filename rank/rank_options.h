@@ -32,8 +32,9 @@ typedef struct eni_exchange_options {
     int allreduce;      /* ENI_COLL_* */
     const char *no_shm; /* the flag that forbids shared memory; NULL: allowed */
     eni_sum_order sum_order;
-    const char *groups; /* run/rank_groups.h; NULL: the ranks of a host are one */
-    bool is_check;      /* `entrain check`: nothing is trained */
+    const char *groups;   /* run/rank_groups.h; NULL: the ranks of a host are one */
+    bool is_check;        /* `entrain check`: nothing is trained */
+    double bucket_cap_mb; /* for a message */
 } eni_exchange_options;
 
 /* Records and results (records.c, result.c). */

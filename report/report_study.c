@@ -422,12 +422,14 @@ static json_t *index_of_single_run(const char *dir)
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
     const double target = json_number_value(json_object_get(result, "target"));
     json_t *loss = json_object_get(result, "target_loss");
+    const bool has_failed =
+        result != NULL && !eni_json_says(result, "exit", "ok"); /* an unreadable file is refused later */
     json_t *index = json_pack(
         "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}], s:{s:{s:i}}}",
         "schema", ENI_STUDY_SCHEMA, "target", target > 0 ? target : 0.75, "settings", "name", "run", "arms",
         "name", strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs",
         "setting", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
-        !eni_json_says(result, "exit", "ok"), "plan", "seeds", "run", 1);
+        has_failed, "plan", "seeds", "run", 1);
     if (index != NULL) {
         if (loss != NULL) json_object_set(index, "target_loss", loss);
         if (json_object_get(result, "program") == NULL) /* whose arguments do not say how it was started */
