@@ -91,7 +91,7 @@ en_status eni_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
     uint32_t more = *room > 0 ? *room : 8;
     while (more < wanted)
         more = more > UINT32_MAX / 2 ? wanted : 2 * more;
-    void *grown = realloc(*array, more * size);
+    void *grown = size <= PTRDIFF_MAX / more ? realloc(*array, more * size) : NULL;
     if (grown == NULL)
         return eni_fail(EN_ENOMEM, "memory", "out of memory for %u entries of %zu bytes", more, size);
     *array = grown;

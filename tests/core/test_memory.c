@@ -84,7 +84,7 @@ static void test_a_growing_array(void **state)
     assert_true(room >= 5000 && item[999] == 999);
     const uint32_t kept = room;
     eni_log_set_sink(count_errors, &errors);
-    assert_int_equal(eni_grow((void **)&item, &room, UINT32_MAX, SIZE_MAX / UINT32_MAX / 2), EN_ENOMEM);
+    assert_int_equal(eni_grow((void **)&item, &room, UINT32_MAX, SIZE_MAX / UINT32_MAX), EN_ENOMEM);
     eni_log_set_sink(NULL, NULL);
     assert_true(errors == 1 && room == kept && item[999] == 999);
     eni_free(item);
