@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How well virtual time foretells real time: the first half of a run's steps gives the times that `entrain sim --compute=from:`
-draws from. What it says of the second half, and of the time to a target accuracy, is on disk before either is read.
+draws from. Its predictions of the second half, and of the time to a target accuracy, are on disk before either is read.
 
     fidelity.py --build=build --out=FOLDER [--steps=400] [--seeds=8] [--target=76] [--json]
 

@@ -149,7 +149,7 @@ static void play(const golden *g, run *r)
 
 /* ---- the comparison ---- */
 
-/* In rounds: by step, then by rank. Who is first after a collective means nothing. */
+/* In rounds: by step, then by rank. The order of ranks after a collective means nothing. */
 static void sort_steps(run *r)
 {
     for (uint64_t i = 1; i < r->n; i++)

@@ -172,7 +172,7 @@ static void test_interrupted(void **state)
 
 /* ---- resuming ---- */
 
-/* Samples of the newest; 0: there is none. */
+/* The samples of the newest checkpoint; 0 without one. */
 static long newest_in(const char *out)
 {
     glob_t found;

@@ -194,7 +194,7 @@ static void bytes_are_those_of_the_theory(void **state)
             r.config.nshards = 3;
             const eni_sim_result *out = rig_run(&r);
             assert_int_equal(out->has_theory, 1);
-            /* What is dropped has been sent. */
+            /* Dropped gradients were sent, too. */
             assert_true(out->dropped > 0 || strcmp(arms[i], "ringmaster:threshold=1") != 0);
             const double model = (double)r.problem.problem.count * sizeof(float), steps = (double)world * 40;
             const double sent = out->theory.sent * model * steps, recv = out->theory.recv * model * steps;

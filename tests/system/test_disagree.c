@@ -246,7 +246,7 @@ static void test_paths_may_differ(void **state)
 
 #define SYNC "--strategy=ps-sync --model=toy"
 
-/* Of the same protocol: the number is compared, not the build. */
+/* Ranks compare the protocol number, not the build. */
 static void test_builds_may_differ(void **state)
 {
     (void)state;
