@@ -82,13 +82,15 @@ namespace fake_gpu
 {
 
 struct Fiber {
+    eni_stacks *stacks; /* of one stack: kernels come in blocks of any number of threads */
     eni_fiber *fiber;
 };
 
 Fiber *fiber_new(void (*body)(void *user), void *user)
 {
     Fiber *fiber = new Fiber;
-    if (eni_fiber_new(body, user, 256 << 10, &fiber->fiber) != EN_OK) abort();
+    if (eni_stacks_open(1, 256 << 10, &fiber->stacks) != EN_OK) abort();
+    fiber->fiber = eni_fiber_new(fiber->stacks, 0, body, user);
     return fiber;
 }
 
