@@ -272,6 +272,10 @@ static en_status resolve_command(eni_config *config)
         return eni_config_refuse(
             "--set: \"%.200s\" is for a program of your own: give it behind --, or omit --set",
             config->set.item[0]);
+    if (config->command.count == 0 && config->clip_norm > 0 && config->program != ENI_RANK)
+        return eni_config_refuse(
+            "--clip-norm: \"%g\" is for a program of your own: give it behind --, or omit --clip-norm",
+            config->clip_norm);
     for (int k = 0; config->command.count > 0 && k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         const bool is_default = config->origin[k] == ENI_FROM_DEFAULT;

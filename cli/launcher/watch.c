@@ -182,6 +182,7 @@ static void note_end(eni_launcher *l, eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_terminated) return;
+    l->course.is_refused |= code == 2 && is_program(l);
     if (WIFSIGNALED(c->status)) {
         if (!restart(l, c)) note_lost(l, c);
         return;

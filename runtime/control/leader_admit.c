@@ -67,7 +67,7 @@ bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_conne
             if (connection->is_newcomer && is_of_the_start(key)) continue;
             char who[32] = "the newcomer";
             if (!connection->is_newcomer) eni_peer_name(connection->peer.rank, who);
-            snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, %s has %.150s", key, whose,
+            snprintf(reason_out, ENI_REASON_MAX, "%.120s differs: %s has %.150s, %s has %.150s", key, whose,
                      a == NULL ? "none" : a, who, b == NULL ? "none" : b);
             return false;
         }
