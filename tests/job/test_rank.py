@@ -240,9 +240,14 @@ def check_memories(top):
             assert judged == [(n, [True, False]) for n in range(2 + 4 * (steps == 8), steps + 1, 2)], judged
         assert memories["mask"].tolist() == [0, -np.inf] and memories["bn.num_batches_tracked"].tolist() == [1 - steps] * 2
         assert count == steps and generator["generator"][4] == 3 * steps
+    header = max((top / "memories" / "checkpoints").glob("*.safetensors")).read_bytes()
+    header = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+    saved = {name: (header[name]["dtype"], header[name]["shape"]) for name in ("count", "wide", "flags", "half", "mask")}
+    assert saved == {"count": ("I64", []), "wide": ("F64", [2, 3]), "flags": ("BOOL", [2]), "half": ("F16", [3]),
+                     "mask": ("U8", [2, 4])}, saved  # not finite: no number that F32 may hold
     assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
     for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
-                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions"),
+                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8, complex)}, "fewer dimensions"),
                            ({"m": np.array([None])}, "Python objects"), ({"__metadata__": np.zeros(1)}, "__metadata__")):
         try:
             entrain.Rank({"w": [1.0]}, 10, memories=memories, strategy="solo", steps=1, mute=True, environment=False)
