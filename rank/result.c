@@ -566,7 +566,7 @@ en_status eni_result(eni_rank *self)
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     if (self->world.rank == 0 || which == EN_EVAL_MEAN)
         EN_TRY(eni_snapshot(self));
-    else if (self->job.states != NULL)
+    else
         EN_TRY(eni_snapshot_state(self));
     eni_host_count(self->exchange.host, &now);
     char *report = report_of_this_rank(self); /* before the last evaluation: that is not training */

@@ -257,6 +257,34 @@ def check_memories(top):
             raise AssertionError(f"{memories} were taken")
 
 
+OWN = """
+import sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+me, seen = int(settings["rank"]), []
+noise, count = np.full(3, 10 * me), np.full((), me)
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, memories={"count": count}, own_memories={"noise": noise},
+                  evaluate=lambda w: seen.append((int(noise[0]), int(count))) or 1.0, **settings) as rank:
+    for samples in rank.batches():
+        noise += 1
+        count += 1
+        rank.finish(1.0)
+    rank.end()
+print(noise[0], count, seen)
+"""
+
+
+def check_own_memories(top):
+    """The curve needs the memories of rank 0 only, and takes them as they are; a checkpoint has each rank's own."""
+    out = top / "own"
+    said = [said.splitlines()[-1] for code, said, errors in ended(ranks(2, ["-c", OWN], out=out, steps=8, eval_every=40, checkpoint_every=80))]
+    assert said == ["8 8 [(2, 2), (4, 4), (6, 6), (8, 8)]", "18 8 []"], said
+    snapshots = json.loads((out / "result.json").read_text())["snapshots"]
+    assert snapshots["taken"] == 4 and snapshots["after_seconds"] == 0, snapshots  # no gather after training
+    newest = max((out / "checkpoints").glob("*.safetensors")).read_bytes()
+    for name in (b'"rank.0/state/noise"', b'"rank.1/state/noise"'):
+        assert name in newest, name
+
+
 def check_settings():
     """A setting has its default's type; of a switch every word that the flags take, and no other."""
     os.environ["ENTRAIN_SETTINGS"] = "set=width=32\nset=amp=true\nset=deep=Off\nset=wide=2"
@@ -301,6 +329,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_settings()
     check_calls()
     check_memories(pathlib.Path(folder))
+    check_own_memories(pathlib.Path(folder))
     check_forks()
     check_layout(pathlib.Path(folder))
     check_example(pathlib.Path(folder))
