@@ -159,6 +159,29 @@ def check_children():
         assert code == 0 and said.endswith("done 49\n"), (code, said, errors)
 
 
+AGAIN = """
+import sys, time, numpy as np, entrain
+settings, kept = dict(text.split("=", 1) for text in sys.argv[1:]), []
+def judge(w):  # the other rank is at its next run before this one has ended
+    time.sleep(0.2)
+    return 1.0
+for run in range(4):
+    rank = entrain.Rank({"w": np.ones(3)}, 100, batch_size=10, evaluate=judge, **settings)
+    kept.append(rank.weights)  # which keeps its memory
+    for samples in rank.batches():
+        rank.gradients["w"][...] = run
+        rank.finish(1.0)
+    rank.end()
+print("done", [float(weights["w"][0]) for weights in kept])
+"""
+
+
+def check_again():
+    """Processes that open one Rank after another meet in each run anew, at one address."""
+    for code, said, errors in ended(ranks(2, ["-c", AGAIN], steps=2, lr=0.5, momentum=0)):
+        assert code == 0 and said.endswith("done [1.0, 0.0, -1.0, -2.0]\n"), (code, said, errors)
+
+
 def check_calls():
     for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
                            ({"batch_size": 0}, "batch-size")):
@@ -336,3 +359,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_exceptions()
     check_interrupts()
     check_children()
+    check_again()
