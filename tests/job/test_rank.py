@@ -182,6 +182,33 @@ def check_again():
         assert code == 0 and said.endswith("done [1.0, 0.0, -1.0, -2.0]\n"), (code, said, errors)
 
 
+FORKED = """
+import os, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, **settings) as rank:
+    for step, samples in enumerate(rank.batches()):
+        if step == 5 and os.fork() == 0:
+            try:
+                rank.finish(1.0)
+            except entrain.RunError as error:
+                assert "made by fork" in str(error), error
+                sys.exit(7)  # through this with, as a child that ends by itself
+        rank.finish(1.0)
+        if step == 5: assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+print("done", step)
+"""
+
+
+def check_forked(top):
+    """A child's calls are refused, and its end is not the run's: nothing of its copy is written."""
+    out = top / "forked"
+    for code, said, errors in ended(ranks(2, ["-c", FORKED], out=out, steps=20)):
+        assert code == 0 and said.endswith("done 19\n"), (code, said, errors)
+    for me in range(2):
+        steps = [json.loads(line)["step"] for line in (out / f"metrics-{me}.jsonl").read_text().splitlines()]
+        assert steps == list(range(20)), steps
+
+
 def check_calls():
     for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
                            ({"batch_size": 0}, "batch-size")):
@@ -360,3 +387,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_interrupts()
     check_children()
     check_again()
+    check_forked(pathlib.Path(folder))
