@@ -477,7 +477,8 @@ static en_status conclude(eni_rank *self, json_t *reports, const evaluated *last
                                 eni_rank_flat(self, ENI_SLOT_EVAL), self->job.state));
     json_t *result = json_object();
     en_status st = fill_result(self, reports, last, result);
-    if (st == EN_OK && self->records.asked.out != NULL) st = eni_facts_write(self->records.asked.out, result);
+    if (st == EN_OK && self->records.asked.out != NULL)
+        st = eni_facts_write("result", self->records.asked.out, result);
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
     json_decref(result);
@@ -502,7 +503,7 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
     eni_trainer_report_run(&self->trainer, NULL, result);
     eni_json_set_text(result, "exit", exit);
     if (cause[0] != 0) eni_json_set_text(result, "cause", cause);
-    eni_facts_write(self->records.asked.out, result);
+    (void)eni_facts_write(NULL, self->records.asked.out, result);
     json_decref(result);
 }
 
