@@ -127,7 +127,7 @@ def be_rank(a):
         model = network_of(a)
         optimizer = sgd(model)
         note["called_s"] = time.monotonic()
-        rank = entrain.torch.Rank(model, optimizer, data=data, batch_size=a.batch, steps=10 ** 6, step=a.step)
+        rank = entrain.torch.Rank(model, optimizer, data=data, batch_size=a.batch, steps=2000, step=a.step)
         batches = rank.batches(collate_fn=take)
         first = next(batches)
         note["joined_s"] = time.monotonic()
