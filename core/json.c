@@ -27,15 +27,16 @@ void eni_json_fail(eni_json *reader, const char *fmt, ...)
     if (reader->who != NULL) eni_error(reader->who, "%s: %s", reader->path, reader->why);
 }
 
-/* Reads a regular file only, and takes over the descriptor. */
+/* Reads a regular file only, and takes over the descriptor: a pipe would wait for its writer. By blocks, since
+ * json_loadfd() makes a call for each byte. */
 static json_t *load(int fd, size_t flags, json_error_t *error_out)
 {
     struct stat is;
     json_error_t error = {.text = "it is not a regular file"};
-    const bool is_regular = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode);
     if (fd < 0) snprintf(error.text, sizeof error.text, "%s", strerror(errno));
-    json_t *value = is_regular ? json_loadfd(fd, flags, &error) : NULL;
-    if (fd >= 0) close(fd);
+    FILE *file = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) ? fdopen(fd, "r") : NULL;
+    json_t *value = file != NULL ? json_loadf(file, flags, &error) : NULL;
+    if (fd >= 0) (void)(file != NULL ? fclose(file) : close(fd));
     if (error_out != NULL) *error_out = error;
     return value;
 }

@@ -111,7 +111,7 @@ class Stages(unittest.TestCase):
 
     def measured(self, *flags):
         said = subprocess.run([sys.executable, ROOT / "bench/pipeline.py", f"--build={BUILD}", "--batch=8", "--steps=2",
-                               "--model=resnet18:width=4,stem=cifar", *flags], capture_output=True, text=True, timeout=120)
+                               "--model=resnet18:width=4,stem=cifar", "--limit-train-samples=64", *flags], capture_output=True, text=True, timeout=120)
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
