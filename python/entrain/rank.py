@@ -18,7 +18,7 @@ from entrain import RefusedError, _need, _struct
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
-_MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
+_MEMORY_TYPES = dict(zip("float32 bfloat16 float16 int32 uint8 int64 float64 bool int8 int16 uint16 uint32 uint64".split(), range(1, 14)))
 _BOOLS = {"off": False, "on": True, "false": False, "true": True, "no": False, "yes": True, "0": False, "1": True}
 
 _Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
@@ -52,7 +52,8 @@ def _declare(memories, own):
               f"memory {name}: give a writable numpy array that is contiguous")
         _need(not array.dtype.hasobject, f"memory {name} of {array.dtype} has Python objects: give numbers or bytes")
         is_finite = array.dtype != np.float32 or np.isfinite(array).all()  # a mask of -inf is no number to average
-        type = _MEMORY_TYPES.get(array.dtype.name) if is_finite else None
+        name_of_type = (array.dtype.metadata or {}).get("type", array.dtype.name)
+        type = _MEMORY_TYPES.get(name_of_type) if is_finite and array.dtype.isnative else None
         shape = array.shape if type or array.itemsize == 1 else (*array.shape, array.itemsize)
         _describe(memory, name, shape, flags=flags, dtype=type or _MEMORY_TYPES["uint8"], data=array.ctypes.data)
     return declared
@@ -309,8 +310,7 @@ class Rank(contextlib.AbstractContextManager):
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye."""
-        _need(self._is_over or not self._handle, "end() while the run has steps left: call it when batches() has ended, as it "
-              "does after stop()")
+        _need(self._is_over or not self._handle, "end() while the run has steps left: call it when batches() has ended")
         self._check(self._library.en_rank_end(self._open()))
         self._has_left = True
         self._interrupts.end()

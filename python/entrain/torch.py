@@ -15,6 +15,7 @@ _ADAM = ("lr", "betas", "eps", "weight_decay")
 _READ = {torch.optim.SGD: ("sgd", ("lr", "momentum", "nesterov", "weight_decay")),
          torch.optim.Adam: ("adam", _ADAM), torch.optim.AdamW: ("adamw", _ADAM)}
 _ELSE = "or let PyTorch step: step='torch', with the strategies ring, solo and local-sgd"
+_BF16 = np.dtype(np.int16, metadata={"type": "bfloat16"})  # a type that numpy lacks
 _Part = collections.namedtuple("_Part", "number index count size total")  # of a batch
 
 
@@ -36,7 +37,7 @@ def _trained(model, optimizer):
 def _memory_of(name, t):
     try:
         t.data = t.data.contiguous()
-        return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+        return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
         raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
                          "tensor on the CPU before Rank") from None
@@ -147,8 +148,7 @@ class Rank(entrain.Rank):
         _need(step in ("native", "torch"), f"step={step!r}: give 'native' (the library steps) or 'torch'")
         _need(step == "native" or schedule is None, "step='torch' leaves schedules to PyTorch: call scheduler.step() in the loop")
         data = _as_dataset(data)
-        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__} without len() and "
-              "items, so no run can share it out: give a map-style dataset")
+        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__}: give a map-style dataset")
         self._model, self._optimizer, self._data, self._hooks, own_step = model, optimizer, data, [], step == "torch" or None
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         lr = "lr" if schedule is None or callable(schedule) else "initial_lr"
