@@ -18,7 +18,8 @@ from entrain import RefusedError, _need, _struct
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
-_MEMORY_TYPES = dict(zip("float32 bfloat16 float16 int32 uint8 int64 float64 bool int8 int16 uint16 uint32 uint64".split(), range(1, 14)))
+_MEMORY_TYPES = {name: i for i, name in enumerate(
+    "float32 bfloat16 float16 int32 uint8 int64 float64 bool int8 int16 uint16 uint32 uint64".split(), 1)}  # all others as bytes
 _BOOLS = {"off": False, "on": True, "false": False, "true": True, "no": False, "yes": True, "0": False, "1": True}
 
 _Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
@@ -204,13 +205,12 @@ class Rank(contextlib.AbstractContextManager):
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
-            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
+            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples, step=self._step,
             flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself or bool(step)))),
             model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
             evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None,
-            schedule=_Schedule(self._guarded(lambda *at: float(schedule(*at)), math.nan)) if schedule else _Schedule(),
-            step=self._step)
+            schedule=_Schedule(self._guarded(lambda *at: float(schedule(*at)), math.nan)) if schedule else _Schedule())
         library, handle = self._library, _Handle()
         handle.library, handle.memories = library, [*memories.values(), *own_memories.values()]
         _need(self._check(library.en_rank_open(ctypes.byref(options), *entrain._texts(settings), ctypes.byref(handle))),

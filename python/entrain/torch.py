@@ -148,7 +148,7 @@ class Rank(entrain.Rank):
         _need(step in ("native", "torch"), f"step={step!r}: give 'native' (the library steps) or 'torch'")
         _need(step == "native" or schedule is None, "step='torch' leaves schedules to PyTorch: call scheduler.step() in the loop")
         data = _as_dataset(data)
-        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__}: give a map-style dataset")
+        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__}: give a map-style one")
         self._model, self._optimizer, self._data, self._hooks, own_step = model, optimizer, data, [], step == "torch" or None
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         lr = "lr" if schedule is None or callable(schedule) else "initial_lr"
