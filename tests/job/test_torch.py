@@ -42,6 +42,8 @@ import entrain.torch  # noqa: E402
 # Promise: torchrun starts the same program as entrain run, with the same bytes; examples/torch/ run under every kind of strategy.
 WAIT = 120
 torch.set_num_threads(1)
+# A process's first optimizer imports a second's worth of PyTorch: here, once, and not in each of the ranks.
+torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def free_port():
