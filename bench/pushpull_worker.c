@@ -183,7 +183,7 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
     EN_TRY(eni_endpoints_find(&info->leader, info->epoch, sharing, &endpoints));
     if (t->over_tcp) eni_memory_keep(); /* as a training worker does */
-    EN_TRY(eni_net_open(&w->net));
+    EN_TRY(eni_net_open(1, &w->net));
     EN_TRY(eni_arena_open(t->count, ENI_ARENA_NSLOTS, 1, &w->arena));
     w->param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
     w->grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);

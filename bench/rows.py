@@ -337,6 +337,64 @@ def pipeline(tools):
     return Experiment("pipeline", programs, rows, deadline_s=300)
 
 
+def program(tools, model, words):
+    """A PyTorch program as two ranks."""
+    return tools.command("program", 2, [f"--build={tools.build}", f"--model={model}", *words.split()])
+
+
+def program_convnet(tools):
+    """The convnet in PyTorch, as people write it and channels_last, batch 64 a rank; the same loop under DDP and alone."""
+    name, programs, rows = tools.torch_of("program"), {}, []
+    for style, words in (("plain", "as people write it"), ("best", "channels_last")):
+        for way in ("ring", "ps-sync", "ps-async", "ddp"):
+            alone = " --alone" if way in ("ring", "ddp") else ""
+            programs[f"{way} {style}"] = program(tools, "convnet", f"--way={way} --style={style}{alone}")
+        figure = f"convnet in PyTorch, {words}, 2 ranks, "
+        ring, ddp = (Pick(f"{way} {style}", "samples_s") for way in ("ring", "ddp"))
+        rows += [Row(figure + "ring", ring, "images/s", f"{name} DDP", ddp, at_least=1.2),
+                 Row(figure + "ring", ring, "images/s", "two processes side by side (limit)",
+                     Pick(f"ring {style}", "alone_samples_s"), at_least=0.93)]
+        rows += [Row(figure + way, Pick(f"{way} {style}", "samples_s"), "images/s", f"{name} DDP", ddp, at_least=1.15)
+                 for way in ("ps-sync", "ps-async")]
+    return Experiment("program-convnet", programs, rows, deadline_s=120)
+
+
+def program_resnet(tools):
+    """44.7 MB of gradients a step: what the exchange adds to a step, ours and DDP's."""
+    name, programs, rows = tools.torch_of("program"), {}, []
+    for way in ("ring", "ddp", "ddp-tuned"):
+        programs[way] = program(tools, "resnet18", f"--way={way} --alone --steps=10 --warmup=3")
+    figure = f"{RESNETS['resnet18'][0]}, in PyTorch, 2 ranks of batch 64, "
+    for way, label in (("ddp", f"{name} DDP"), ("ddp-tuned", f"{name} DDP, gradient_as_bucket_view, no broadcast_buffers")):
+        is_default = way == "ddp"
+        rows += [Row(figure + label.removeprefix(name + " ") + ": exposed exchange", Pick(way, "exposed_percent"), "% of a step"),
+                 Row(figure + "ring: exposed exchange", Pick("ring", "exposed_ms"), "ms", label, Pick(way, "exposed_ms"),
+                     at_most=0.333 if is_default else None, is_time=True),
+                 Row(figure + "ring", Pick("ring", "samples_s"), "images/s", label, Pick(way, "samples_s"),
+                     at_least=1 if is_default else None)]
+    return Experiment("program-resnet", programs, rows, deadline_s=150)
+
+
+def program_costs(tools):
+    """Hooks and calls, memory, joining, importing."""
+    steps = "--way=solo -n 1 --alone --steps=150"
+    programs = {"native": program(tools, "chain", steps), "torch": program(tools, "chain", steps + " --step=torch"),
+                "memory": program(tools, "resnet18", "--way=ring --memory --turns=1 --steps=8 --warmup=2"),
+                "ddp memory": program(tools, "resnet18", "--way=ddp --memory --turns=1 --steps=8 --warmup=2"),
+                "join": program(tools, "convnet", "--way=ring --turns=1 --steps=2 --warmup=1"),
+                "import": program(tools, "convnet", "--import")}
+    figure = "hooks and calls of 62 tensors, 1 rank: a step less PyTorch's own, "
+    return Experiment("program-costs", programs, [
+        Row(figure + "step='torch'", Pick("torch", "exposed_ms"), "ms", at_most=0.3),
+        Row(figure + "the library steps", Pick("native", "exposed_ms"), "ms", at_most=0.3),
+        Row("ResNet-18 in PyTorch, ring: peak memory of a rank beyond a process alone", Pick("memory", "beyond_mb"), "MB",
+            at_most=2 * RESNET / 1e6 + 10, target="<= 2 x weights + 10 MB"),
+        Row("ResNet-18 in PyTorch, ring: peak memory of a rank beyond a process alone", Pick("memory", "beyond_mb"), "MB",
+            "DDP", Pick("ddp memory", "beyond_mb"), is_time=True),
+        Row("convnet in PyTorch, 2 ranks: from the last call of Rank() to the first batch", Pick("join", "join_ms"), "ms", at_most=50),
+        Row("import entrain, numpy loaded", Pick("import", "import_ms"), "ms", at_most=50)], deadline_s=120)
+
+
 def overlap(tools):
     """On a wire of 200 MB/s: the share of the hideable communication that a step hides behind its backward."""
     programs = {s: [tools.here("overlap.py"), f"--build={tools.build}", f"--strategy={s}", "--net=rate:200MB",
@@ -484,5 +542,6 @@ def experiments(tools):
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), bf16(tools, 1), bf16(tools, 2), resnet_two(tools),
         pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
+        program_convnet(tools), program_resnet(tools), program_costs(tools),
         restart(tools), join(tools), fetch(tools), virtual(tools),
     ]

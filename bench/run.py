@@ -15,6 +15,7 @@ Only Python's standard library is needed.
 import argparse
 import collections
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -48,11 +49,12 @@ class Tools:
                          "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet),
                          "torchvision": self.find_images(args.python, "torchvision", "augment"),
                          "Pillow": self.find_images(args.python, "PIL", "resize")}
-        self.commands["pipelining"] = self.find_torch(
-            [args.python] + args.torch, "torch.distributed.pipelining, torchvision", "torch_pipeline.py",
-            "torch.distributed.pipelining: torch 2.4 or later and torchvision (--torch=VENV/bin/python3)")
-        self.commands["torchrun"] = self.find_torch(args.torch + [args.python], "torch.distributed.launcher.api", "torch_elastic.py",
-                                                    "torchrun: torch 1.9 or later (--torch=VENV/bin/python3)")
+        for name, script in (("pipelining", "peers/torch_pipeline.py"), ("program", "program.py")):
+            self.commands[name] = self.find_torch(
+                [args.python] + args.torch, "torch.distributed.pipelining, torchvision", script,
+                "torch.distributed.pipelining: torch 2.4 or later and torchvision (--torch=VENV/bin/python3)")
+        self.commands["torchrun"] = self.find_torch(args.torch + [args.python], "torch.distributed.launcher.api",
+                                                    "peers/torch_elastic.py", "torchrun: torch 1.9 or later (--torch=VENV/bin/python3)")
         self.torches = []
         for i, python in enumerate([args.python] + args.torch):
             self.add_torch(python, i > 0)
@@ -72,7 +74,7 @@ class Tools:
             return command[:-1] + ["-n", processes, command[-1]] + words
         if name == "gloo":
             return command + [f"--ranks={processes}"] + words
-        if name in ("pipelining", "torchrun"):  # always two
+        if name in ("pipelining", "program", "torchrun"):  # two, unless the words say otherwise
             return command + words
         return command + [f"--workers={processes}"] + words
 
@@ -114,6 +116,7 @@ class Tools:
             text = text.replace(path, name) if path else text
         return text
 
+    @functools.cache
     def has(self, python, module):
         try:
             return subprocess.run([python, "-c", f"import {module}"], capture_output=True, timeout=60).returncode == 0
@@ -147,8 +150,13 @@ class Tools:
     def find_torch(self, pythons, modules, script, why):
         for python in pythons:
             if self.has(python, modules):
-                return [python, f"bench/peers/{script}"]
+                return [python, f"bench/{script}"]
         return why
+
+    def torch_of(self, name):
+        """The PyTorch by which this peer runs, as the rows name it."""
+        python = self.commands[name][0]
+        return next((torch for torch in self.torches if self.commands[torch][0] == python), "PyTorch")
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"

@@ -94,11 +94,18 @@ function(en_plugin name)
   set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
 endfunction()
 
-# ctest has three slots per core (tools/test.sh). A test that computes takes 3, one that waits for others 1. A folder
-# sets EN_SLOTS for its tests.
-set(EN_SLOTS 2)
+# ctest has three slots per core (tools/test.sh). A test takes 1 where it waits more than it computes, 2 where it keeps a
+# core busy, and 3 where it keeps several busy. None takes more, since ctest starts what fits into the slots that are
+# free: a wide test would wait until no narrow one is left, and then run alone. A folder sets EN_SLOTS for its tests.
+set(EN_SLOTS 1)
 function(en_slots slots)
   set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${slots})
+endfunction()
+
+# en_lasts(60 system_kill ..): about so many seconds. ctest starts the longest tests first, and knows no times in a fresh
+# build folder.
+function(en_lasts seconds)
+  set_tests_properties(${ARGN} PROPERTIES COST ${seconds})
 endfunction()
 
 # Tests. A folder's tests are one executable, build/test/test_FOLDER, which runs the test named by its first argument:

@@ -27,30 +27,32 @@ void eni_json_fail(eni_json *reader, const char *fmt, ...)
     if (reader->who != NULL) eni_error(reader->who, "%s: %s", reader->path, reader->why);
 }
 
-/* From another file than a regular one nothing is read: a pipe would wait for its writer. The descriptor is taken. */
+/* Reads a regular file only, and takes over the descriptor: a pipe would wait for its writer. By blocks, since
+ * json_loadfd() makes a call for each byte. */
 static json_t *load(int fd, size_t flags, json_error_t *error_out)
 {
     struct stat is;
     json_error_t error = {.text = "it is not a regular file"};
-    const bool is_regular = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode);
     if (fd < 0) snprintf(error.text, sizeof error.text, "%s", strerror(errno));
-    json_t *value = is_regular ? json_loadfd(fd, flags, &error) : NULL;
-    if (fd >= 0) close(fd);
+    FILE *file = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) ? fdopen(fd, "r") : NULL;
+    json_t *value = file != NULL ? json_loadf(file, flags, &error) : NULL;
+    if (fd >= 0) (void)(file != NULL ? fclose(file) : close(fd));
     if (error_out != NULL) *error_out = error;
     return value;
 }
 
-static const int how = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
+/* O_NONBLOCK: opening a pipe must not wait for its writer. */
+static const int open_flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
 
 json_t *eni_json_file(const char *path, json_error_t *error_out)
 {
-    return load(open(path, how), 0, error_out);
+    return load(open(path, open_flags), 0, error_out);
 }
 
 json_t *eni_json_load(eni_json *reader)
 {
     if (reader->status != EN_OK) return NULL;
-    const int fd = open(reader->path, how);
+    const int fd = open(reader->path, open_flags);
     if (fd < 0) {
         reader->status = errno == ENOENT ? EN_ENOENT : EN_EIO;
         eni_error(reader->who, "cannot open %s: %s", reader->path, strerror(errno));
@@ -83,7 +85,7 @@ json_t *eni_json_parse(eni_json *reader, const char *text, size_t length)
 
 json_t *eni_json_load_at(int folder, const char *name)
 {
-    return load(openat(folder, name, how | O_NOFOLLOW), 0, NULL);
+    return load(openat(folder, name, open_flags | O_NOFOLLOW), 0, NULL);
 }
 
 void eni_json_at(eni_json *reader, const char *fmt, ...)

@@ -204,7 +204,8 @@ en_status eni_job_statistics(eni_job *job, const eni_config *c, int32_t nranks)
                         "--bn-stats=%s: a program's memories cannot be recomputed; use rank0 or mean",
                         job->bn_stats);
     if ((!job->is_mean && !job->has_own) || job->state == NULL) return EN_OK;
-    const bool is_apart = !(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS);
+    const bool is_apart = flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
+                          !eni_options_are_synchronous(job->strategy, job->options);
     if (is_apart && job->is_mean)
         return eni_fail(EN_EINVAL, "job",
                         "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "

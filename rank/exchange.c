@@ -235,7 +235,7 @@ static en_status open_client(eni_rank *self, int64_t deadline)
     if (self->exchange.endpoints == NULL) return EN_ENOMEM;
     EN_TRY(find_endpoints(self, &self->info->leader, self->world.epoch));
     EN_TRY(calls_to_keep(self, &keep));
-    EN_TRY(eni_net_open(&self->exchange.net));
+    EN_TRY(eni_net_open(1, &self->exchange.net));
     eni_client_config config = {.net = self->exchange.net,
                                 .psd = self->exchange.endpoints,
                                 .arena = self->exchange.arena,

@@ -503,12 +503,27 @@ void eni_rank_give_up(eni_rank *self, en_status st)
         eni_result_cut_short(self, "failed", reason[0] != 0 ? reason : why);
 }
 
+void eni_rank_close_door(const eni_rank *self)
+{
+    if (self->token.path[0] != 0) eni_token_remove(self->token.path);
+}
+
+/* The token goes first: once the port is free, another leader may write its own there. */
+static void stop_leading(eni_rank *self)
+{
+    eni_rank_close_door(self);
+    eni_leader_stop(self->leader);
+    self->leader = NULL;
+}
+
 en_status eni_rank_bye(eni_rank *self)
 {
     EN_TRY(eni_member_bye(self->member, eni_rank_answer_by(self, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
     if (self->leader == NULL) return EN_OK;
-    return eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
+    EN_TRY(eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd));
+    stop_leading(self);
+    return EN_OK;
 }
 
 void eni_rank_leave(eni_rank *self)
@@ -518,8 +533,6 @@ void eni_rank_leave(eni_rank *self)
     eni_mesh_close(&self->mesh);
     eni_free(self->groups);
     self->groups = NULL;
-    eni_leader_stop(self->leader);
-    self->leader = NULL;
-    if (self->token.path[0] != 0) eni_token_remove(self->token.path);
+    stop_leading(self);
     if (self->token.lock >= 0) close(self->token.lock);
 }

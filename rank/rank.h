@@ -254,7 +254,11 @@ en_status eni_rank_cause(eni_rank *self, en_status st);
 /* Before anything is closed: if this rank is the first to know the cause, reports it; ends our waits. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
-/* Says goodbye, and as the leader waits for the others'. */
+/* As the leader, removes the token: no rank of this run looks for it any more, and one of the same process' next run must not find
+ * it. Before the last gather, without which no rank leaves. */
+void eni_rank_close_door(const eni_rank *self);
+
+/* Says goodbye, and as the leader waits for the others', and frees its port. */
 en_status eni_rank_bye(eni_rank *self);
 
 /* Closes the control connection, the listening sockets, and the leader with its token. */
@@ -292,7 +296,7 @@ en_status eni_records_point_zero(eni_rank *self);
 /* At the end of a run that ends well: flushes, so that a full disk shows. The curve is result.c's. */
 en_status eni_records_close(eni_rank *self);
 
-/* Frees all that is still open. */
+/* Frees all that is still open: of a run that has failed. Nothing is logged. */
 void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */

@@ -159,12 +159,14 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
 }
 
 /* One core's loads and stores limit large weights, and the workers' cores are idle while they wait; for small
- * weights a second shard only doubles the messages (docs/performance.md). */
+ * weights a second shard only doubles the messages. Through sockets alone, the threads that copy need two cores
+ * first (docs/performance.md). */
 static void choose_shards(eni_psd *psd)
 {
     enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
+    const int taken = psd->config->transport == ENI_TRANSPORT_TCP ? 2 : 0;
     if (psd->config->shards > 0 || psd->share.nservers > 1 || psd->kept.past) return;
-    if (psd->setup.elements >= LARGE && eni_host_info_cores() > 1) set_shards(psd, 2);
+    if (psd->setup.elements >= LARGE && eni_host_info_cores() > 1 + taken) set_shards(psd, 2);
 }
 
 /* --record-order */
@@ -237,6 +239,15 @@ static void lose(void *user, int32_t rank)
         if (psd->shards[i]) eni_shard_leave(psd->shards[i], rank);
 }
 
+/* Every byte of every worker passes one of ZeroMQ's threads twice, so one is a limit: workers share them. */
+static int copying_threads(const eni_psd *psd)
+{
+    enum { MOST = 4 };
+    const int cores = eni_host_info_cores(), clients = psd->nranks < MOST ? psd->nranks : MOST;
+    if (psd->config->transport == ENI_TRANSPORT_SHM) return 1;
+    return clients < cores ? clients : cores;
+}
+
 static en_status open_all(eni_psd *psd, const eni_world_info *world)
 {
     psd->shards = eni_alloc_array((size_t)psd->share.own, sizeof *psd->shards);
@@ -250,7 +261,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
             if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
     }
     if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
-    EN_TRY(eni_net_open(&psd->net));
+    EN_TRY(eni_net_open(copying_threads(psd), &psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
         if (psd->shaper == NULL) return EN_ENOMEM;

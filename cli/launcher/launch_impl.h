@@ -23,6 +23,7 @@ typedef struct eni_child {
     int status;         /* of waitpid */
     bool is_terminated; /* we killed it: its status means nothing */
     bool has_said_end;  /* it has finished and exits by itself: its exit code counts */
+    en_status end;      /* then: how (eni_end_write); psd's is EN_ESTOP if a rank has ended the run early */
     bool is_lost;       /* it died, and the run with it */
     int log_fd;         /* what a program prints; -1: it goes through */
     char cause[360];    /* names the plugin hook that ended it; "": none did */

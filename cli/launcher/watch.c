@@ -192,7 +192,14 @@ static void note_end(eni_launcher *l, eni_child *c)
     }
     if (code == 0 || l->first != EN_OK) return;
     /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
-    if (code > 128 && c->rank == -1 && is_program(l)) return;
+    if (code > 128 && c->rank < 0 && is_program(l)) {
+        if (c->end == EN_ESTOP) return;
+        eni_error(
+            "launch",
+            "%s (pid %d) was ended by %s, and the run with it before its end: send signals to entrain run "
+            "(pid %d)",
+            c->role, (int)c->pid, strsignal(code - 128), (int)getpid());
+    }
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s", c->role,
                   is_program(l) ? ": there is no program " : "",
@@ -313,7 +320,7 @@ static void take_line(eni_launcher *l, char *line)
         l->course.has_diverged |= st == EN_ENONFINITE;
         for (int i = 0; i < l->nchildren; i++)
             if (l->child[i].pid == pid && sentence == NULL)
-                l->child[i].has_said_end = true;
+                l->child[i].has_said_end = true, l->child[i].end = st;
             else if (l->child[i].pid == pid)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
         return;
@@ -458,10 +465,12 @@ static void handle_failure(eni_launcher *l)
 {
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
-    const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
+    const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death,
+               is_stop = is_program(l) && l->first == EN_EINTR && !l->has_death;
     l->is_ending = true;
     l->due.kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0
                                      : is_resize           ? RESIZE_MS
+                                     : is_stop             ? PROGRAM_STOP_MS
                                                            : GRACE_MS) *
                                         ENI_MILLI;
 }

@@ -24,7 +24,8 @@ from entrain import _need, _struct
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
-_MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
+_MEMORY_TYPES = {"float32": 1, "bfloat16": 2, "float16": 3, "int32": 4, "uint8": 5, "int64": 6, "float64": 7, "bool": 8, "int8": 9,
+                 "int16": 10, "uint16": 11, "uint32": 12, "uint64": 13}  # all others as bytes
 _BOOLS = {"off": False, "on": True, "false": False, "true": True, "no": False, "yes": True, "0": False, "1": True}
 
 _Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
@@ -49,7 +50,8 @@ def _declare(memories, own):
         _need(not array.dtype.hasobject, f"memory {name} of {array.dtype} has Python objects, which other processes lack: give "
               "numbers or bytes")
         is_finite = array.dtype != np.float32 or np.isfinite(array).all()  # a mask of -inf is no number to average
-        type = _MEMORY_TYPES.get(array.dtype.name) if is_finite else None
+        name_of_type = (array.dtype.metadata or {}).get("type", array.dtype.name)
+        type = _MEMORY_TYPES.get(name_of_type) if is_finite and array.dtype.isnative else None
         shape = array.shape if type or array.itemsize == 1 else (*array.shape, array.itemsize)
         _need(len(shape) <= 8, f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
         memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _MEMORY_TYPES["uint8"]

@@ -48,10 +48,13 @@ def _places(model):
             for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
 
 
+_BF16 = np.dtype(np.int16, metadata={"type": "bfloat16"})  # a type that numpy lacks
+
+
 def _memory_of(name, t):
     try:
         t.data = t.data.contiguous()
-        return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+        return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
         raise ValueError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
                          "tensor on the CPU before Rank") from None

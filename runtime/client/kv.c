@@ -380,7 +380,7 @@ static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_
     const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     EN_TRY(eni_endpoints_find(&world->leader, world->epoch, sharing, &endpoints));
     EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, true, &client->arena));
-    EN_TRY(eni_net_open(&client->net));
+    EN_TRY(eni_net_open(1, &client->net));
     const eni_client_config config = {.net = client->net,
                                       .psd = &endpoints,
                                       .arena = client->arena,

@@ -52,7 +52,8 @@ typedef struct eni_operation {
     /* CALL */
     int32_t dest; /* EN_SERVERS, or the store inside a rank */
     uint32_t bucket, call_kind, what;
-    int out, in;                /* slots of the arena, or ENI_SLOT_NONE */
+    int out, in;    /* slots of the arena, or ENI_SLOT_NONE */
+    bool keeps_out; /* `out` stays as it is until the call is waited for: a transport need not copy it */
     uint64_t nsamples, covered; /* as eni_client_call */
     uint64_t step;
 

@@ -628,6 +628,14 @@ static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *b
     return false;
 }
 
+/* Whether the gradient stays as it is until the call is waited for: backward begins only after the default finish, which waits
+ * for all calls of the step. A finish or a hook of the strategy's own may leave one for a later step. */
+static bool keeps_gradient(const eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    return s->finish == NULL && s->before_step == NULL && s->after_step == NULL;
+}
+
 static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const en_bucket *bucket,
                         en_vec out, en_vec in, uint64_t word)
 {
@@ -649,7 +657,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
                             .call_kind = kind,
                             .what = (uint32_t)what,
                             .out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out),
-                            .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in)};
+                            .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in),
+                            .keeps_out = out == bucket->grad && keeps_gradient(host)};
     r->is_push = out != 0;
     if (r->is_push) {
         r->op.covered = host->of[bucket->id].uncovered;

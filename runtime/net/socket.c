@@ -74,7 +74,7 @@ static en_status start_threads(eni_net *net)
     return EN_OK;
 }
 
-en_status eni_net_open(eni_net **net_out)
+en_status eni_net_open(int threads, eni_net **net_out)
 {
     eni_net *net = eni_alloc(sizeof *net);
     if (net == NULL) return EN_ENOMEM;
@@ -86,6 +86,7 @@ en_status eni_net_open(eni_net **net_out)
     }
     pthread_mutex_init(&net->lock, NULL);
     zmq_ctx_set(net->context, ZMQ_MAX_MSGSZ, INT32_MAX);
+    zmq_ctx_set(net->context, ZMQ_IO_THREADS, threads);
     const en_status st = start_threads(net);
     if (st == EN_OK)
         *net_out = net;

@@ -34,8 +34,8 @@ typedef struct eni_dealer eni_dealer; /* a worker's socket to one shard */
 
 typedef void (*eni_release)(void *memory, void *hint);
 
-/* ZeroMQ gets one copying thread, which carries about 2 GB/s. */
-en_status eni_net_open(eni_net **net_out);
+/* ZeroMQ gets `threads` copying threads. One carries about 2 GB/s, and each connection belongs to one. */
+en_status eni_net_open(int threads, eni_net **net_out);
 
 /* Release every packet and close every socket first. Waits at most 2 s for unsent messages (0 s after
  * eni_net_abort). NULL is fine. */

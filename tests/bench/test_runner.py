@@ -111,7 +111,7 @@ class Stages(unittest.TestCase):
 
     def measured(self, *flags):
         said = subprocess.run([sys.executable, ROOT / "bench/pipeline.py", f"--build={BUILD}", "--batch=8", "--steps=2",
-                               "--model=resnet18:width=4,stem=cifar", *flags], capture_output=True, text=True, timeout=120)
+                               "--model=resnet18:width=4,stem=cifar", "--limit-train-samples=64", *flags], capture_output=True, text=True, timeout=120)
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 
@@ -127,6 +127,35 @@ class Stages(unittest.TestCase):
     def test_other_ways_have_samples_per_second(self):
         for flags in ([], ["-n", "2", "--strategy=ring"], ["--parallel=data", "--device=cpu:0,cpu:1"], ["--at-once=2"]):
             self.assertGreater(self.measured(*flags)["samples_s"], 0)
+
+
+def has_torch():
+    return subprocess.run([sys.executable, "-c", "import torch.distributed.pipelining, torchvision"], capture_output=True).returncode == 0
+
+
+@unittest.skipUnless(has_torch(), "no torch 2.4 or later with torchvision")
+class TorchProgram(unittest.TestCase):
+    """bench/program.py with a few steps: the values that rows.py takes from it."""
+
+    def measured(self, *flags):
+        said = subprocess.run([sys.executable, ROOT / "bench/program.py", f"--build={BUILD}", "--batch=8", "--steps=3", "--turns=1",
+                               "--warmup=2", *flags], capture_output=True, text=True, timeout=120)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
+
+    def test_a_run_ddp_and_a_rank_alone_have_steps_and_what_the_exchange_adds(self):
+        for flags in (["--way=ring"], ["--way=ddp-tuned"], ["--way=solo", "-n1", "--model=chain", "--step=torch"]):
+            row = self.measured("--alone", *flags)
+            self.assertAlmostEqual(row["exposed_ms"], row["step_ms"] - row["alone_step_ms"], delta=0.002)
+            self.assertAlmostEqual(row["exposed_percent"], 100 * row["exposed_ms"] / row["step_ms"], delta=0.1)
+            for kind in ("", "alone_"):
+                self.assertGreater(row[kind + "samples_s"], 0.99 * row["ranks"] * 8e3 / row[kind + "step_ms"])
+            self.assertEqual(row.get("join_ms", 0) > 0, "--way=ddp-tuned" not in flags)
+
+    def test_memory_and_import(self):
+        row = self.measured("--memory")
+        self.assertAlmostEqual(row["beyond_mb"], row["peak_mb"] - row["alone_peak_mb"], delta=0.2)
+        self.assertGreater(self.measured("--import")["import_ms"], 0)
 
 
 class Programs(unittest.TestCase):

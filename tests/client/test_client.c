@@ -104,7 +104,7 @@ static int setup(void **state)
     eni_log_set_sink(listen_in, NULL);
     eni_token_make(&s.token);
     const eni_address any = {.host = "127.0.0.1", .port = 0};
-    if (eni_net_open(&s.net) != EN_OK || eni_net_open(&s.psd_net) != EN_OK) return -1;
+    if (eni_net_open(1, &s.net) != EN_OK || eni_net_open(1, &s.psd_net) != EN_OK) return -1;
     if (eni_arena_open(COUNT, 6, 1, &s.arena) != EN_OK) return -1;
     if (eni_buckets_new(tensors, 3, COUNT, 131072, &s.buckets) != EN_OK || s.buckets->n != BUCKETS) return -1;
     for (int k = 0; k < SHARDS; k++) {

@@ -45,8 +45,8 @@ static void open_scene(scene *s)
         .name = "w", .offset = 0, .count = COUNT, .ndim = 2, .shape = {8, 8}};
     memset(s, 0, sizeof *s);
     eni_token_make(&s->token);
-    assert_int_equal(eni_net_open(&s->net), EN_OK);
-    assert_int_equal(eni_net_open(&s->psd_net), EN_OK);
+    assert_int_equal(eni_net_open(1, &s->net), EN_OK);
+    assert_int_equal(eni_net_open(1, &s->psd_net), EN_OK);
     assert_int_equal(eni_arena_open(COUNT, 6, 1, &s->arena), EN_OK);
     assert_int_equal(eni_buckets_new(&tensor, 1, COUNT, 131072, &s->buckets), EN_OK);
     for (int k = 0; k < SHARDS; k++)

@@ -380,7 +380,7 @@ static void open_world(world *w)
         assert_int_equal(eni_arena_open(w->count, ENI_ARENA_NSLOTS, 1, &w->arenas[r]), EN_OK);
         memcpy(eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0), problem->init, w->count * sizeof(float));
     }
-    assert_int_equal(eni_net_open(&w->net), EN_OK);
+    assert_int_equal(eni_net_open(1, &w->net), EN_OK);
     if (has_store(w)) open_shards(w);
     pthread_barrier_init(&w->barrier, NULL, (unsigned)w->nranks);
 }

@@ -22,7 +22,7 @@ except ImportError:
 # data whose hash is not known, or a script that has changed, is no PASS.
 # Promise: A target may be a loss: curves, tables, verdict and CSV are of the time to it, and there is no NaN in JSON.
 # Promise: A program that stops its run early ends `entrain run` with its own exit code, under ring and ps-async; one that forgets
-# Promise: rank.end() is told so.
+# Promise: rank.end() is told so. A run whose psd is ended by a signal does not end with 0.
 # Promise: Rank 0's output goes through as it is printed; in a study, and for the other ranks, it is in OUT/rank-R.log.
 
 build = pathlib.Path(sys.argv[1]).resolve()
@@ -91,6 +91,7 @@ def test_loss(top):
     """A program without an accuracy."""
     out = top / "line"
     said = entrain("compare", "-n", 2, "--arm=ring", "--arm=ps-async", "--seeds=1,2", "--target=loss:0.5", "--batch-size=20",
+                   "--assign=fixed",  # a rank that starts late would find all batches taken, and rank 0 has the curve's points
                    "--steps=60", "--lr=0.05", "--quiet", f"--out={out}", "--", LINE)[0]
     assert "loss 0.5" in said and "a loss of 0.5" in said and "accuracy" not in said, said
     study = load(out, "report.json")
@@ -179,6 +180,16 @@ def test_ends(top):
                                 ("raises", 1, "RuntimeError: loader 3 failed .. no such image")):
             said = entrain("run", "-n", 2, f"--strategy={strategy}", "--quiet", "--", sys.executable, script, how, code=code)[1]
             assert any(text in line and "died" in line for line in said.splitlines()) or not text, (strategy, how, said)
+    for strategy in "ps-sync", "ps-async":  # the ranks end with 0, but nobody has asked the run to end
+        run = subprocess.Popen([build / "entrain", "run", "-n", "2", f"--strategy={strategy}", "--log-every=10", "--", LINE,
+                                "steps=1000000000", "lr=0.001"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "Train Epoch" not in (line := run.stderr.readline()):
+            assert line, (strategy, run.wait())
+        psd = [int(pid) for pid in pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+               if pathlib.Path(f"/proc/{pid}/comm").read_text() == "psd\n"]
+        os.kill(*psd, signal.SIGTERM)
+        said = run.communicate(timeout=WAIT)[1]
+        assert run.returncode == 128 + signal.SIGTERM and f"pid {psd[0]}) was ended by" in said, (strategy, run.returncode, said)
     script.write_text(ENDS.replace("steps=1000", "steps=9, strategy='solo'"))
     alone = subprocess.run([sys.executable, script, "forgets"], capture_output=True, text=True, timeout=WAIT)
     assert "ended without rank.end()" in alone.stderr, alone

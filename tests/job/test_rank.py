@@ -159,6 +159,56 @@ def check_children():
         assert code == 0 and said.endswith("done 49\n"), (code, said, errors)
 
 
+AGAIN = """
+import sys, time, numpy as np, entrain
+settings, kept = dict(text.split("=", 1) for text in sys.argv[1:]), []
+def judge(w):  # the other rank is at its next run before this one has ended
+    time.sleep(0.2)
+    return 1.0
+for run in range(4):
+    rank = entrain.Rank({"w": np.ones(3)}, 100, batch_size=10, evaluate=judge, **settings)
+    kept.append(rank.weights)  # which keeps its memory
+    for samples in rank.batches():
+        rank.gradients["w"][...] = run
+        rank.finish(1.0)
+    rank.end()
+print("done", [float(weights["w"][0]) for weights in kept])
+"""
+
+
+def check_again():
+    """Processes that open one Rank after another meet in each run anew, at one address."""
+    for code, said, errors in ended(ranks(2, ["-c", AGAIN], steps=2, lr=0.5, momentum=0)):
+        assert code == 0 and said.endswith("done [1.0, 0.0, -1.0, -2.0]\n"), (code, said, errors)
+
+
+FORKED = """
+import os, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, **settings) as rank:
+    for step, samples in enumerate(rank.batches()):
+        if step == 5 and os.fork() == 0:
+            try:
+                rank.finish(1.0)
+            except entrain.RunError as error:
+                assert "made by fork" in str(error), error
+                sys.exit(7)  # through this with, as a child that ends by itself
+        rank.finish(1.0)
+        if step == 5: assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+print("done", step)
+"""
+
+
+def check_forked(top):
+    """A child's calls are refused, and its end is not the run's: nothing of its copy is written."""
+    out = top / "forked"
+    for code, said, errors in ended(ranks(2, ["-c", FORKED], out=out, steps=20)):
+        assert code == 0 and said.endswith("done 19\n"), (code, said, errors)
+    for me in range(2):
+        steps = [json.loads(line)["step"] for line in (out / f"metrics-{me}.jsonl").read_text().splitlines()]
+        assert steps == list(range(20)), steps
+
+
 def check_calls():
     for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
                            ({"batch_size": 0}, "batch-size")):
@@ -240,9 +290,14 @@ def check_memories(top):
             assert judged == [(n, [True, False]) for n in range(2 + 4 * (steps == 8), steps + 1, 2)], judged
         assert memories["mask"].tolist() == [0, -np.inf] and memories["bn.num_batches_tracked"].tolist() == [1 - steps] * 2
         assert count == steps and generator["generator"][4] == 3 * steps
+    header = max((top / "memories" / "checkpoints").glob("*.safetensors")).read_bytes()
+    header = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+    saved = {name: (header[name]["dtype"], header[name]["shape"]) for name in ("count", "wide", "flags", "half", "mask")}
+    assert saved == {"count": ("I64", []), "wide": ("F64", [2, 3]), "flags": ("BOOL", [2]), "half": ("F16", [3]),
+                     "mask": ("U8", [2, 4])}, saved  # not finite: no number that F32 may hold
     assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
     for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
-                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions"),
+                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8, complex)}, "fewer dimensions"),
                            ({"m": np.array([None])}, "Python objects"), ({"__metadata__": np.zeros(1)}, "__metadata__")):
         try:
             entrain.Rank({"w": [1.0]}, 10, memories=memories, strategy="solo", steps=1, mute=True, environment=False)
@@ -250,6 +305,34 @@ def check_memories(top):
             assert text in str(error), error
         else:
             raise AssertionError(f"{memories} were taken")
+
+
+OWN = """
+import sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+me, seen = int(settings["rank"]), []
+noise, count = np.full(3, 10 * me), np.full((), me)
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, memories={"count": count}, own_memories={"noise": noise},
+                  evaluate=lambda w: seen.append((int(noise[0]), int(count))) or 1.0, **settings) as rank:
+    for samples in rank.batches():
+        noise += 1
+        count += 1
+        rank.finish(1.0)
+    rank.end()
+print(noise[0], count, seen)
+"""
+
+
+def check_own_memories(top):
+    """The curve needs the memories of rank 0 only, and takes them as they are; a checkpoint has each rank's own."""
+    out = top / "own"
+    said = [said.splitlines()[-1] for code, said, errors in ended(ranks(2, ["-c", OWN], out=out, steps=8, eval_every=40, checkpoint_every=80))]
+    assert said == ["8 8 [(2, 2), (4, 4), (6, 6), (8, 8)]", "18 8 []"], said
+    snapshots = json.loads((out / "result.json").read_text())["snapshots"]
+    assert snapshots["taken"] == 4 and snapshots["after_seconds"] == 0, snapshots  # no gather after training
+    newest = max((out / "checkpoints").glob("*.safetensors")).read_bytes()
+    for name in (b'"rank.0/state/noise"', b'"rank.1/state/noise"'):
+        assert name in newest, name
 
 
 def check_settings():
@@ -296,9 +379,12 @@ with tempfile.TemporaryDirectory() as folder:
     check_settings()
     check_calls()
     check_memories(pathlib.Path(folder))
+    check_own_memories(pathlib.Path(folder))
     check_forks()
     check_layout(pathlib.Path(folder))
     check_example(pathlib.Path(folder))
     check_exceptions()
     check_interrupts()
     check_children()
+    check_again()
+    check_forked(pathlib.Path(folder))

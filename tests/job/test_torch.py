@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import traceback
 
 from torch_rig import BUILD, WAIT, Net, checks, free_port, optimizer_of, samples, torch, turn
@@ -218,6 +219,25 @@ def check_unused():
     assert zero == one and unused0["b.weight"] == 2 and unused1["b.weight"] == 3 and unused0["a.bias"] == 2, (unused0, unused1)
 
 
+def check_saved_types():
+    """A saved file has every buffer's own type and shape: a state_dict takes it as it is."""
+    model = nn.Linear(12, 4)
+    buffers = {"wide": torch.full((2, 3), 0.1, dtype=torch.float64), "low": torch.full((3, 2), 1.5, dtype=torch.bfloat16),
+               "causal": torch.ones(2, 2).tril().bool(), "small": torch.tensor([-3], dtype=torch.int8), "scalar": torch.tensor(2.5).bfloat16()}
+    for name, tensor in buffers.items():
+        model.register_buffer(name, tensor)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "saved.safetensors"
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1), save=path) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        data = path.read_bytes()
+    header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+    saved = {name: (header[name]["dtype"], header[name]["shape"]) for name in buffers}
+    assert saved == {"wide": ("F64", [2, 3]), "low": ("BF16", [3, 2]), "causal": ("BOOL", [2, 2]), "small": ("I8", [1]),
+                     "scalar": ("BF16", [])}, saved
+
+
 def refused(words, call, kind=ValueError):
     try:
         call()
@@ -353,6 +373,7 @@ def calls():
     check_refusals()
     check_changes()
     check_differences()
+    check_saved_types()
 
 
 if __name__ == "__main__":

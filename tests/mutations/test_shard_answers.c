@@ -100,7 +100,7 @@ static rig *open_rig_with(const eni_state *state)
     char why[ENI_REASON_MAX];
     eni_token_make(&r->token);
     r->vector = calloc(ELEMENTS, sizeof *r->vector);
-    assert_int_equal(eni_net_open(&r->net), EN_OK);
+    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(ps_async(), pairs, PAIRS, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {
         .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};

@@ -45,7 +45,7 @@ static int open_bench(void **state, rlim_t files, uint32_t nrouters)
     b = (bench){0};
     *state = &b;
     limit_files(files);
-    if (eni_net_open(&b.net) != EN_OK) return 1;
+    if (eni_net_open(1, &b.net) != EN_OK) return 1;
     if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
     return eni_router_guard(b.router, nrouters) == EN_OK ? 0 : 1;
 }

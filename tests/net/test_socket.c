@@ -38,7 +38,7 @@ static int set_up(void **state)
     static bench b;
     b = (bench){0};
     *state = &b;
-    if (eni_net_open(&b.net) != EN_OK) return 1;
+    if (eni_net_open(2, &b.net) != EN_OK) return 1;
     if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
     return eni_dealer_open(b.net, &b.address, &b.dealer) == EN_OK ? 0 : 1;
 }
@@ -157,7 +157,7 @@ static int set_up_with_crc(void **state)
     static bench b;
     b = (bench){0};
     *state = &b;
-    if (eni_net_open(&b.net) != EN_OK) return 1;
+    if (eni_net_open(1, &b.net) != EN_OK) return 1;
     static const eni_address anywhere = {"0.0.0.0", 0}; /* beyond loopback by address, though not by route */
     if (eni_router_open(b.net, &anywhere, true, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
     return eni_dealer_open(b.net, &b.address, &b.dealer) == EN_OK ? 0 : 1;

@@ -1,5 +1,5 @@
 /* test_jsonl.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. And numbers in files
- * are as short as they can be. */
+ * are as short as they can be, and a file is read in blocks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -126,10 +126,44 @@ static void test_numbers_are_short(void **state)
     json_decref(value);
 }
 
+/* System calls of this process that have read something; -1 where Linux does not count them. */
+static long long reads(void)
+{
+    long long n = -1;
+    char line[128];
+    FILE *io = fopen("/proc/self/io", "r");
+    while (io != NULL && fgets(line, sizeof line, io) != NULL)
+        sscanf(line, "syscr: %lld", &n);
+    if (io != NULL) fclose(io);
+    return n;
+}
+
+/* A trace has megabytes. */
+static void test_a_file_is_read_in_blocks(void **state)
+{
+    enum { NUMBERS = 10000, BLOCKS = 100 };
+    json_error_t error;
+    (void)state;
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < NUMBERS; i++)
+        fprintf(file, "%c%d", i == 0 ? '[' : ',', i);
+    fputs("]", file);
+    fclose(file);
+    const long long before = reads();
+    json_t *list = eni_json_file(path, &error);
+    const long long after = reads();
+    assert_int_equal(json_array_size(list), NUMBERS);
+    json_decref(list);
+    if (before < 0) skip();
+    assert_in_range(after - before, 0, BLOCKS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_stays), cmocka_unit_test(test_what_came_later_goes),
-        cmocka_unit_test(test_a_file_that_is_not_there), cmocka_unit_test(test_numbers_are_short)};
+        cmocka_unit_test(test_a_file_that_is_not_there), cmocka_unit_test(test_numbers_are_short),
+        cmocka_unit_test(test_a_file_is_read_in_blocks)};
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

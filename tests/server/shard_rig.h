@@ -47,7 +47,7 @@ static inline rig *open_rig(eni_shaper *shaper)
     rig *r = calloc(1, sizeof *r);
     char why[ENI_REASON_MAX];
     eni_token_make(&r->token);
-    assert_int_equal(eni_net_open(&r->net), EN_OK);
+    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(
         eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_key_values, KEY_VALUES, &r->setup, why),
         EN_OK);

@@ -159,7 +159,7 @@ static void use_client(worker *w, eni_member *member, int64_t deadline)
     const char *sharing = w->is_shared ? info->leader.host_id : NULL;
     assert_int_equal(eni_endpoints_find(&info->leader, info->epoch, sharing, &shards), EN_OK);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &arena), EN_OK);
-    assert_int_equal(eni_net_open(&net), EN_OK);
+    assert_int_equal(eni_net_open(1, &net), EN_OK);
     const eni_client_config config = {
         .net = net,
         .psd = &shards,

@@ -114,7 +114,7 @@ static rig *open_rig(int is_shared)
     eni_address address;
     eni_token_make(&r->token);
     eni_memory_keep(); /* as psd does */
-    assert_int_equal(eni_net_open(&r->net), EN_OK);
+    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(
         eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), key_values, KEY_VALUES, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {

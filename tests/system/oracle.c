@@ -182,7 +182,7 @@ static en_status use_client(worker *w)
     en_status st = locate(w, &psd);
     if (st == EN_OK) st = eni_arena_open(NELEMENTS, ENI_ARENA_NSLOTS, 1, &w->arena);
     if (st != EN_OK) return st;
-    st = eni_net_open(&net);
+    st = eni_net_open(1, &net);
     if (st != EN_OK) return st;
     const eni_client_config config = {.net = net,
                                       .psd = psd,

@@ -17,9 +17,10 @@ enum { ROUNDS = 10, MAX_STEPS = 4096 };
 /* A step of some milliseconds, with pieces that are longer than a sleep is exact. */
 static const char *job(void)
 {
-    return has_device("cpu")
-               ? "--device=cpu --model=mlp --data=synthetic --limit-test-samples=8 --batch-size=64"
-               : "--device=ref --model=mlp --data=synthetic --limit-test-samples=8 --batch-size=4";
+    return has_device("cpu") ? "--device=cpu --model=mlp --data=synthetic --limit-train-samples=25600 "
+                               "--limit-test-samples=8 --batch-size=64"
+                             : "--device=ref --model=mlp --data=synthetic --limit-train-samples=25600 "
+                               "--limit-test-samples=8 --batch-size=4";
 }
 
 static const json_t *role_of(const json_t *result, int rank)

@@ -20,7 +20,7 @@
     "--data=synthetic --limit-train-samples=21 --limit-test-samples=18 --eval-batch-size=5 --lr=0.02 "       \
     "--momentum=0.9 --nesterov "                                                                             \
     "--weight-decay=0.0005 --epochs=2 "
-#define RESNET "--model=resnet18:width=8,stem=cifar "
+#define RESNET "--model=resnet18:width=4,stem=cifar "
 
 static const char *device = "ref";
 

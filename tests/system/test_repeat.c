@@ -7,7 +7,7 @@
 /* Promise: Repetition, shards, buckets and the way of payloads change no byte. */
 
 #define JOB                                                                                                  \
-    "--device=ref --model=mlp " MADE_UP " --steps=200 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "   \
+    "--device=ref --model=mlp " MADE_UP " --steps=60 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "    \
     "--weight-decay=0.0005"
 /* 784-256-10 has four tensors and 0.8 MB: large ones are cut by rows. */
 #define SMALL_BUCKETS "--bucket-cap-mb=0.01"
@@ -24,7 +24,7 @@ static void test_again(void **state)
         assert_string_not_equal(first, train_hash(60, "%s " JOB " --seed=2", arms[i]));
     }
     promise(
-        "the same run twice has the same bytes: solo, ring direct, ring over TCP, ps-sync, W = 3, 200 steps");
+        "the same run twice has the same bytes: solo, ring direct, ring over TCP, ps-sync, W = 3, 60 steps");
 }
 
 static void test_async_alone(void **state)
@@ -35,7 +35,7 @@ static void test_async_alone(void **state)
     assert_string_equal(solo, train_hash(60, "-n 1 --strategy=ps-async --shards=3 --transport=tcp " JOB));
     assert_string_equal(solo, train_hash(60, "-n 1 --strategy=ssp:bound=0 " JOB));
     promise(
-        "ps-async with one worker = solo, byte for byte: 200 steps, 1 and 3 shards, shared memory and tcp");
+        "ps-async with one worker = solo, byte for byte: 60 steps, 1 and 3 shards, shared memory and tcp");
 }
 
 static void test_cuts(void **state)

@@ -104,11 +104,11 @@ static void test_busy(void **state)
     process_start(&p, "entrain", NULL, "advise -n 2 --steps=4 --repeats=1 " LOUD);
     const int advised = process_wait(&p, 240);
     char *figures = strdup(process_out(&p)), *lines = strdup(process_err(&p));
-    process_start(&p, "entrain", NULL, "scale -n 1,2 --repeats=2 --steps=300 " LOUD);
+    process_start(&p, "entrain", NULL, "scale -n 1,2 --repeats=2 --steps=100 " LOUD);
     const int scaled = process_wait(&p, 240);
     process_start(&piped, "entrain", NULL,
                   "run -n 1 --strategy=solo --parallel=pipeline --stages=2 --device=ref --model=mlp " MADE_UP
-                  " --batch-size=32 --steps=300");
+                  " --batch-size=32 --steps=100");
     const int ran = process_wait(&piped, 240);
     for (int i = 0; i < n; i++) {
         kill(pid[i], SIGKILL);

@@ -6,7 +6,9 @@
 /* Promise: ps-async's mean staleness is W - 1, and ssp keeps its bound. */
 
 /* Compute must dominate: a step of some milliseconds, so that the order of pushes is the workers' pace. */
-#define JOB "--device=ref --model=mlp --data=synthetic --limit-test-samples=64 --batch-size=16"
+#define JOB                                                                                                  \
+    "--device=ref --model=mlp --data=synthetic --limit-train-samples=12800 --limit-test-samples=64 "         \
+    "--batch-size=16"
 
 /* Between two pushes of a worker all others together push W-1 times on average, whatever their paces. */
 static void test_async(void **state)
