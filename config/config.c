@@ -263,9 +263,14 @@ static en_status resolve_ranks(const eni_config *config)
     return EN_OK;
 }
 
-static en_status check_set(const eni_config *config)
+static en_status check_own(const eni_config *config)
 {
-    if (config->command.count > 0 || config->set.count == 0 || config->program == ENI_RANK) return EN_OK;
+    if (config->command.count > 0 || config->program == ENI_RANK) return EN_OK;
+    if (config->clip_norm > 0)
+        return eni_config_refuse(
+            "--clip-norm: \"%g\" is for a program of your own: give it behind --, or omit --clip-norm",
+            config->clip_norm);
+    if (config->set.count == 0) return EN_OK;
     return eni_config_refuse(
         "--set: \"%.200s\" is for a program of your own: give it behind --, or omit --set",
         config->set.item[0]);
@@ -383,7 +388,7 @@ en_status eni_config_resolve(eni_config *config)
         return eni_config_refuse(
             "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
     EN_TRY(resolve_restarts(config));
-    EN_TRY(check_set(config));
+    EN_TRY(check_own(config));
     if (config->command.count > 0) {
         give_defaults(config);
         EN_TRY(check_command(config));

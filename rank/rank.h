@@ -9,6 +9,7 @@
  *     save.h        checkpoints, and resuming from one
  *     records.c     records during the run: opens record.h and curve.h
  *     snapshot.h    the models of the curve
+ *     straggler.h   makes a rank slow
  *     result.c      the report at the end; run_facts.h has the members that simulated runs have too
  *     shutdown.h    how the user, or a death, ends it
  *
@@ -52,7 +53,9 @@ typedef struct eni_job {
     eni_hyper hyper;
     eni_param_groups *groups; /* hyper.groups, owned; NULL: none */
     eni_schedule schedule;
-    bool is_claiming; /* the next micro-batch is claimed, not assigned */
+    eni_rate_points *points; /* schedule.points, owned; NULL: none */
+    double clip_norm;        /* of the mean gradient; 0: any */
+    bool is_claiming;        /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
@@ -65,7 +68,7 @@ typedef struct eni_job {
     bool is_mean, is_recomputed; /* of it */
     bool has_own;                /* the state has tensors of kind EN_TENSOR_OWN */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
-    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
+    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX], points_sha256[ENI_DIGEST_HEX];
 } eni_job;
 
 /* Ranks that exchange without a server: all of them, or some by themselves. */

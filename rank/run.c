@@ -121,6 +121,7 @@ en_status eni_run_finish(eni_step_run *run)
     eni_member_note(self->member, (int64_t)run->step, "exchange");
     EN_TRY(trainer->ops->finish != NULL ? trainer->ops->finish(trainer->self, run)
                                         : eni_host_finish(self->exchange.host));
+    if (self->job.clip_norm > 0) eni_step_clip(self);
     EN_TRY(eni_step_close(run));
     return trainer->steps_itself ? EN_OK : eni_run_stepped(run);
 }

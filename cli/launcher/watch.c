@@ -128,7 +128,7 @@ static bool is_program(const eni_launcher *l)
 static void describe_end(const eni_launcher *l, const eni_child *c, char *text_out, size_t bytes)
 {
     const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    const char *name = sigabbrev_np(number);
+    const char *name = eni_signal_name(number);
     if (c->cause[0] != '\0')
         snprintf(text_out, bytes, "%s", c->cause);
     else if (number != 0)
@@ -182,6 +182,7 @@ static void note_end(eni_launcher *l, eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_terminated) return;
+    l->course.is_refused |= code == 2 && is_program(l);
     if (WIFSIGNALED(c->status)) {
         if (!restart(l, c)) note_lost(l, c);
         return;

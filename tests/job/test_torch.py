@@ -66,12 +66,19 @@ def bytes_of(model, buffers=False):
     return sha.hexdigest()
 
 
-def train(kind, n=103, parts=1, step="native", loader={}, die_at=None):
+def scheduler_of(optimizer):
+    S = torch.optim.lr_scheduler
+    return S.SequentialLR(optimizer, [S.LinearLR(optimizer, 0.1, total_iters=5), S.CosineAnnealingLR(optimizer, 20)], [5])
+
+
+def train(kind, n=103, parts=1, step="native", loader={}, die_at=None, scheduled=None):
     """A rank: hashes of its parameters and buffers, and whether each parameter had a gradient in each step."""
     def program(me, settings):
         torch.manual_seed(7 + me)  # rank 0's weights, buffers and frozen layer count
         model, data = Net(), samples(n)
         optimizer = optimizer_of(kind, model)
+        if scheduled:
+            settings = dict(settings, schedule=scheduler_of(optimizer), schedule_every=scheduled)
         rank = entrain.torch.Rank(model, optimizer, data=data, step=step, **settings)
         low, high = (at(array.ctypes.data for array in rank.weights.values()) for at in (min, max))
         assert all(low <= p.data_ptr() <= high for p in model.parameters() if p.requires_grad)
@@ -100,6 +107,13 @@ def equal():
                 found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
                 found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
                 found["loaders"] = ranks(n, train(kind, loader={"num_workers": 2}), **common)
+            if n == 2:
+                found["scheduled"] = ranks(n, train(kind, scheduled="step"), **common)
+                other = {"ps-sync": ranks(n, train(kind, scheduled="step"), "ps-sync", **common),
+                         "solo": ranks(1, train(kind, scheduled="step"), "solo", accumulate=n, **common)}
+                hashes = {result[0] for results in (found.pop("scheduled"), *other.values()) for result in results}
+                assert len(hashes) == 1 and hashes != {found["ring"][0][0]}, (kind, hashes)
+                print(f"PROMISE {kind}, a scheduler of PyTorch after each step: ring, ps-sync and solo end with the same bytes")
             parameters = {result[0] for results in found.values() for result in results}
             buffers = {tuple(result[1] for result in results) for how, results in found.items() if how != "solo"}
             assert len(parameters) == len(buffers) == 1, (kind, n, found)
@@ -110,17 +124,18 @@ def equal():
 def resumed():
     """Killed at some step three times, and resumed from the newest checkpoint each time."""
     common = dict(batch_size=6, epochs=3)
-    undisturbed = ranks(2, train("groups"), **common)
+    undisturbed = ranks(2, train("groups", scheduled="epoch"), **common)
     for strategy in "ring", "ps-sync":
         out = pathlib.Path(os.environ["XDG_RUNTIME_DIR"], strategy)
         common.update(out=out, checkpoint_every=24, resume="auto")
         for die_at in 7, 3, 5:
-            said = ranks(2, train("groups", die_at=die_at), strategy, dies=1, **common)
+            said = ranks(2, train("groups", die_at=die_at, scheduled="epoch"), strategy, dies=1, **common)
             assert "RunError" in said[0] and "rank 1" in said[0], said
-        zero, one = ranks(2, train("groups"), strategy, **common)
+        zero, one = ranks(2, train("groups", scheduled="epoch"), strategy, **common)
         assert zero == undisturbed[0] and one[0] == undisturbed[1][0], strategy  # rank 0's buffers are those of the run
         assert len(json.loads((out / "result.json").read_text())["resumed_from"]) == 3
-    print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, dropout, buffers")
+    print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, a scheduler, dropout, "
+          "buffers")
 
 
 # ---- PyTorch's own ----
@@ -163,25 +178,53 @@ def alone(model, optimizer, data=None, **settings):
 
 def check_optimizers():
     """Each step beside one of torch.optim, from the same weights and gradient."""
-    for kind in "sgd", "heavy", "nesterov", "adam", "adamw", "groups":
+    S = torch.optim.lr_scheduler
+    makers = {"": None, "step": lambda o: S.StepLR(o, 2, gamma=0.3), "cosine": lambda o: S.CosineAnnealingLR(o, 10),
+              "lambda": lambda o: S.LambdaLR(o, lambda n: n / (1 + n)), "two": scheduler_of,
+              "one": lambda o: S.OneCycleLR(o, max_lr=0.1, total_steps=11, cycle_momentum=False)}
+    plain = [(kind, "", "step", 0) for kind in ("sgd", "heavy", "nesterov", "adam", "adamw", "groups")]
+    scheduled = [(kind, name, every, 0) for kind in ("heavy", "groups") for name in list(makers)[1:5] for every in ("step", "epoch")]
+    for kind, name, every, clip_norm in (*plain, *scheduled, ("sgd", "one", "step", 0), ("heavy", "", "step", 0.5), ("adamw", "two", "step", 0.5)):
         torch.manual_seed(2)
         model, worst = Net(), 0
         shadow, seen = copy.deepcopy(model), {}
         pairs = [pair for pair in zip(model.parameters(), shadow.parameters()) if pair[0].requires_grad]
         for ours, theirs in pairs:
             ours.register_post_accumulate_grad_hook(lambda p: seen.update({p: p.grad.clone()}))
-        reference = optimizer_of(kind, shadow)
-        with alone(model, optimizer_of(kind, model)) as rank:
-            for x, y in rank.batches():
+        reference, optimizer = optimizer_of(kind, shadow), optimizer_of(kind, model)
+        schedulers = [makers[name](o) for o in (reference, optimizer) if name]
+        more = dict({"schedule": schedulers[1], "schedule_every": every} if name else {}, clip_norm=clip_norm)
+        with alone(model, optimizer, data=samples(48), **more) as rank:  # three steps an epoch
+            for count, (x, y) in enumerate(rank.batches(), 1):
                 for ours, theirs in pairs:
                     theirs.data.copy_(ours.data)
                 turn(rank, model, x, y)
                 for ours, theirs in pairs:
                     theirs.grad = seen[ours]
+                clip_norm and nn.utils.clip_grad_norm_(shadow.parameters(), clip_norm)
                 reference.step()
+                if name and (every == "step" or count % 3 == 0):
+                    schedulers[0].step()
                 worst = max(worst, *(((a - b).abs() / b.abs().clamp(min=0.1)).max().item() for a, b in pairs))
-        assert worst <= 1e-6, (kind, worst)
-        print(f"PROMISE {kind}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+        assert worst <= 1e-6, (kind, name, every, clip_norm, worst)
+        what = kind + (f", {type(schedulers[0]).__name__} after each {every}" if name else "") + (", clipped" if clip_norm else "")
+        print(f"PROMISE {what}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+
+
+def check_own_steps():
+    """Any optimizer of PyTorch under a strategy with local steps: with period 1 the ranks agree after each step."""
+    def program(me, settings):
+        torch.manual_seed(2)
+        model = nn.Linear(12, 4)
+        first = bytes_of(model)
+        with entrain.torch.Rank(model, torch.optim.RMSprop(model.parameters(), lr=0.01), data=samples(96), batch_size=8, step="torch",
+                                **settings) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        return bytes_of(model), bytes_of(model) != first
+    zero, one = ranks(2, program, "local-sgd:period=1", epochs=2)
+    assert zero == one and zero[1] is True, (zero, one)
+    assert ranks(2, program, "local-sgd:period=4", epochs=2)[0][1] is True
 
 
 def check_parts():
@@ -279,6 +322,20 @@ def check_refusals():
                             (("ps-async", "ring"), {"step": "torch", "strategy": "ps-async", "server": "tcp://127.0.0.1:1"}),
                             (("generator", "map-style"), {"data": (i for i in range(9))})):
         refused(words, lambda: alone(good, p(good), **settings))
+    S, second = torch.optim.lr_scheduler, p(good)
+    first, third = (torch.optim.SGD([{"params": [t]} for t in good.parameters()], lr=0.1, momentum=0.2) for _ in range(2))
+    for words, optimizer, schedule, more in ((("ReduceLROnPlateau", "metric"), second, S.ReduceLROnPlateau(second), {}),
+                                             (("StepLR", "this optimizer"), p(good), S.StepLR(second, 1), {}),
+                                             (("schedule_every='day'", "'epoch'"), second, S.StepLR(second, 1), {"schedule_every": "day"}),
+                                             (("int", "(step, epoch)"), second, 5, {}),
+                                             (("LambdaLR", "one function"), first, S.LambdaLR(first, [lambda n: 1, lambda n: 1 + n]),
+                                              {"schedule_every": "step"}),
+                                             (("OneCycleLR", "cycle_momentum=False"), third, S.OneCycleLR(third, 0.1, total_steps=11),
+                                              {"schedule_every": "step"}),
+                                             (("step='torch'", "scheduler.step()"), second, S.StepLR(second, 1), {"step": "torch"}),
+                                             (("clip-norm=1", "ring or solo"), second, None, {"strategy": "ps-async", "clip_norm": 1,
+                                                                                              "server": "tcp://127.0.0.1:1"})):
+        refused(words, lambda: alone(good, optimizer, schedule=schedule, **more))
     half = copy.deepcopy(good)
     with alone(half, p(half)) as rank:
         refused(("batch_size", "16"), lambda: next(rank.batches(batch_size=8)))
@@ -292,7 +349,7 @@ def check_refusals():
         refused(("before loss.backward()",), lambda: rank.step(1.0))
         loss = F.cross_entropy(half(x), y)
         loss.backward(retain_graph=True)
-        refused(("has left", "step='torch'"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
+        refused(("has left", "step='torch'", "clip_norm"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
         refused(("has left",), lambda: half.weight.grad.norm())
         refused(("has left",), lambda: rank._optimizer.step())
         refused(("twice",), loss.backward)
@@ -337,7 +394,7 @@ def check_changes():
 
 def check_differences():
     """Ranks that differ: the first difference by name, with both values."""
-    for words, samples_of, width in ((("93", "100"), lambda me: 93 + 7 * me, lambda me: 4), (("schema",), lambda me: 93, lambda me: 4 + me)):
+    for words, samples_of, width in ((("93", "100"), lambda me: 93 + 7 * me, lambda me: 4), (("tensor weight", "(4, 12)", "(5, 12)"), lambda me: 93, lambda me: 4 + me)):
         def program(me, settings):
             model = nn.Linear(12, width(me))
             entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=range(samples_of(me)), **settings)
@@ -367,6 +424,7 @@ def check_idle_ranks():
 
 def calls():
     check_optimizers()
+    check_own_steps()
     check_parts()
     check_unused()
     check_idle_ranks()

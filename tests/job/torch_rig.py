@@ -21,6 +21,8 @@ os.environ.update(ENTRAIN_LIBRARY=str(BUILD / "libentrain.so"), OMP_NUM_THREADS=
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(SOURCE / "python"))
 torch.set_num_threads(1)
+# A process's first optimizer imports a second's worth of PyTorch: here, once, and not in each of the ranks that are forked.
+torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def free_port():
