@@ -205,9 +205,9 @@ class Rank(contextlib.AbstractContextManager):
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
-            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples, step=self._step,
+            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
             flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself or bool(step)))),
-            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
+            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(), step=self._step,
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
             evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None,
             schedule=_Schedule(self._guarded(lambda *at: float(schedule(*at)), math.nan)) if schedule else _Schedule())
