@@ -128,7 +128,7 @@ static bool is_program(const eni_launcher *l)
 static void describe_end(const eni_launcher *l, const eni_child *c, char *text_out, size_t bytes)
 {
     const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    const char *name = sigabbrev_np(number);
+    const char *name = eni_signal_name(number);
     if (c->cause[0] != '\0')
         snprintf(text_out, bytes, "%s", c->cause);
     else if (number != 0)
@@ -418,7 +418,7 @@ static void name_failed(eni_launcher *l)
 /* Logs as soon as both halves are known, or nothing more can come. */
 static void maybe_name(eni_launcher *l)
 {
-    if (l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted) return;
+    if (l->has_named || l->due.name_ns == INT64_MAX || l->interrupted_by != 0) return;
     const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     const bool is_complete =
         l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
@@ -444,11 +444,18 @@ static bool has_asked_leader(const eni_launcher *l)
            eni_ask(&leader, &l->token, ENI_ASK_STOP, 0, eni_now_ns() + ENI_SECOND, why) == EN_OK;
 }
 
-/* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
+/* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. A program may take
+ * long, so a second signal kills its ranks at once. */
 static void handle_signal(eni_launcher *l)
 {
-    if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
-    l->is_interrupted = l->is_ending = true;
+    const int number = eni_signals_take(l->launch->signal_fd);
+    if (number == 0) return;
+    if (l->interrupted_by != 0) {
+        if (is_program(l)) l->due.kill_ns = eni_now_ns();
+        return;
+    }
+    l->interrupted_by = number;
+    l->is_ending = true;
     l->first = EN_EINTR;
     if (!has_asked_leader(l)) signal_all(l, SIGTERM);
     l->due.kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
@@ -487,13 +494,13 @@ static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
     const int64_t late_ns = eni_now_ns() - l->due.kill_ns;
-    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted;
+    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->interrupted_by != 0;
     if (late_ns >= 0) read_reports(l);
     if (late_ns >= 0) l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
         if (!c->is_running || c->is_terminated) continue;
-        const int64_t more_ms = l->is_interrupted && c->rank == 0 ? RESULT_MS : 0;
+        const int64_t more_ms = l->interrupted_by != 0 && c->rank == 0 ? RESULT_MS : 0;
         if (late_ns >= more_ms * ENI_MILLI || (may_end_stopped && is_stopped(c))) terminate(c);
     }
 }
@@ -541,8 +548,7 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
     int64_t next = l->due.name_ns < l->due.kill_ns ? l->due.name_ns : l->due.kill_ns;
     int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* already being done */
-    if (l->launch->signal_fd >= 0 && !l->is_interrupted)
-        fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
+    if (l->launch->signal_fd >= 0) fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
     if (tstp_fd >= 0) fds[n++] = (struct pollfd){.fd = tstp_fd, .events = POLLIN};
@@ -593,8 +599,9 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     read_reports(l);
     maybe_name(l);
     count_lost(l);
-    eni_relay_open(&l->relay, "", l->is_interrupted);
-    if (!l->is_interrupted) show_last_words(l);
+    eni_relay_open(&l->relay, "", l->interrupted_by != 0);
+    if (l->interrupted_by == 0) show_last_words(l);
+    if (l->interrupted_by != 0) kill(getpid(), l->interrupted_by); /* main's exit code comes from it */
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].log_fd >= 0) close(l->child[i].log_fd);
 }

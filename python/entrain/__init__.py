@@ -4,8 +4,8 @@
     run = entrain.simulate(grad, w0, workers=64, strategy="ssp:bound=3", steps=1000, lr=0.1, compute="lognormal:10ms,0.5")
     run.weights, run.seconds, run.staleness_mean, run.curve
 
-It needs numpy and libentrain.so: the one that $ENTRAIN_LIBRARY names, else that of the checkout or prefix of this file, or the
-system's. docs/virtual-time.md explains it by examples.
+It needs numpy and libentrain.so: the one that $ENTRAIN_LIBRARY names, else that of the wheel, checkout or prefix of this file,
+or the system's. docs/virtual-time.md explains it by examples.
 """
 import contextlib
 import ctypes
@@ -55,7 +55,7 @@ _Result = _struct("u32 size; i32 nranks; *f32 weights; hash weights_sha256 log_s
 def _places():
     parents = list(pathlib.Path(__file__).resolve().parents)
     yield from [top / "build" / "libentrain.so" for top in parents[2:3]]  # a checkout
-    for prefix in parents[4:6]:  # share/doc/entrain/python/entrain of `make install`, or a site-packages
+    for prefix in parents[:1] + parents[4:6]:  # a wheel; share/doc/entrain/python/entrain of `make install`, or a site-packages
         yield from [*prefix.glob("lib*/libentrain.so.0"), *prefix.glob("lib/*/libentrain.so.0")]
     yield ctypes.util.find_library("entrain")
 

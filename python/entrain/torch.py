@@ -3,6 +3,7 @@ import collections
 import functools
 import hashlib
 import itertools
+import signal
 import warnings
 
 import numpy as np
@@ -116,9 +117,16 @@ class _Seeded(torch.utils.data.Dataset):
         self.dataset = dataset
 
     def __getitems__(self, indices):
-        torch.manual_seed(indices[0])
+        torch.default_generator.manual_seed(indices[0])
         take = getattr(self.dataset, "__getitems__", None)
         return take(indices[1:]) if take else [self.dataset[i] for i in indices[1:]]
+
+
+def _begin_loader(then, number):
+    """A terminal's Ctrl-C goes to loader processes, too. The rank ends the run in good order, and needs them until then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if then is not None:
+        then(number)
 
 
 class _Gone(torch.Tensor):
@@ -215,6 +223,8 @@ class Rank(entrain.Rank):
         workers = loader.get("num_workers", 0)
         if workers > 0 and loader.get("prefetch_factor") is None:
             loader["prefetch_factor"] = 1 if self.about["is_claiming"] else 2
+        if workers > 0:
+            loader["worker_init_fn"] = functools.partial(_begin_loader, loader.get("worker_init_fn"))
         _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x "
               f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
 
@@ -232,7 +242,7 @@ class Rank(entrain.Rank):
             while self._part is None:  # empty batches lie before it
                 if not ahead or not self._begin_part(ahead.popleft()):
                     return
-            torch.manual_seed(_seed(seed, self._part.number, self._part.index))
+            torch.default_generator.manual_seed(_seed(seed, self._part.number, self._part.index))  # alone: GPUs' cost half a ms
             yield data
             if self._part is not None:
                 raise RefusedError("the last batch was not finished: call rank.step(loss) after loss.backward()")

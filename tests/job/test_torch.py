@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""test_torch.py BUILD equal|resumed|ddp|calls|deaths|examples: entrain.torch.Rank. In the first four PyTorch is imported once: the ranks are
-children made by fork."""
+"""test_torch.py BUILD equal|resumed|ddp|calls: entrain.torch.Rank. PyTorch is imported once: the ranks are children made by fork."""
 import copy
 import hashlib
 import json
@@ -8,46 +7,21 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 import traceback
 
-try:
-    import torch
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-        raise ImportError(f"torch {torch.__version__} is older than 2.1")
-except ImportError as missing:
-    print(f"SKIP: {missing}")
-    sys.exit(77)
+from torch_rig import BUILD, WAIT, Net, checks, free_port, optimizer_of, samples, torch, turn
+import entrain.torch
 from torch import nn
 from torch.nn import functional as F
 
-BUILD = pathlib.Path(sys.argv[1]).resolve()
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-os.environ.update(ENTRAIN_LIBRARY=str(BUILD / "libentrain.so"), OMP_NUM_THREADS="1")
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(SOURCE / "python"))
-import entrain.torch  # noqa: E402
-
 # Promise: A PyTorch module ends with the same bytes under ring, ps-sync, hybrid and `solo --accumulate=W`, W = 1, 2, 3, with dropout,
-# Promise: batch norm, tied weights, a frozen layer, groups, a ragged end; with and without loader processes and overlap.
+# Promise: batch norm, tied weights, a frozen layer, groups, a ragged end, ranks without a batch; with and without loader processes
+# Promise: and overlap.
 # Promise: A PyTorch run that is killed and resumed three times ends with the undisturbed bytes, buffers included.
 # Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
 # Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
-# Promise: An exception in one PyTorch rank reaches the others with its type and text; a rank that is killed is named, and nothing of it
-# Promise: is left, its loader processes included.
-# Promise: torchrun starts the same program as entrain run, with the same bytes; examples/torch/ run under every kind of strategy.
-WAIT = 120
-torch.set_num_threads(1)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def ranks(n, program, strategy="ring", dies=None, **settings):
@@ -83,36 +57,6 @@ def ranks(n, program, strategy="ring", dies=None, **settings):
     if psd:
         psd.wait(WAIT)
     return results
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.drop = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.3)
-        self.frozen, self.one, self.two, self.last = (nn.Linear(16, n) for n in (16, 16, 16, 4))
-        self.two.weight = self.one.weight
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x):
-        x = self.drop(torch.relu(self.norm(self.first(x))))
-        return self.last(torch.tanh(self.two(torch.tanh(self.one(self.frozen(x))))))
-
-
-def samples(n):
-    drawn = torch.Generator().manual_seed(3)
-    x = torch.randn(n, 12, generator=drawn)
-    return x, (x[:, :4] ** 2).argmax(1)
-
-
-def optimizer_of(kind, model):
-    """Of each kind that is tested, with rates that matter."""
-    p = list(model.parameters())
-    vectors = [{"params": [t for t in p if t.ndim > 1]}, {"params": [t for t in p if t.ndim == 1], "weight_decay": 0.0}]
-    return {"sgd": lambda: torch.optim.SGD(p, lr=0.05), "heavy": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
-            "nesterov": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
-            "adam": lambda: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.02),
-            "adamw": lambda: torch.optim.AdamW(p, lr=0.01, eps=1e-6),
-            "groups": lambda: torch.optim.AdamW([dict(vectors[0], lr=0.02), vectors[1]], lr=0.01, weight_decay=0.1)}[kind]()
 
 
 def bytes_of(model, buffers=False):
@@ -230,12 +174,6 @@ def ddp():
 def alone(model, optimizer, data=None, **settings):
     settings = dict({"strategy": "solo", "batch_size": 16, "steps": 10, "environment": False, "mute": True, "log_level": "error"}, **settings)
     return entrain.torch.Rank(model, optimizer, data=samples(160) if data is None else data, **settings)
-
-
-def turn(rank, model, x, y):
-    loss = F.cross_entropy(model(x), y)
-    loss.backward()
-    rank.step(loss)
 
 
 def check_optimizers():
@@ -464,87 +402,37 @@ def check_differences():
         assert any(all(word in text for word in words) for text in said) and all("Error: " in text for text in said), (words, said)
 
 
+def check_idle_ranks():
+    """Of two samples the third rank has none, in no epoch."""
+    def program(step):
+        def train_and_count(me, settings):
+            torch.manual_seed(me)
+            model, count = nn.Linear(12, 4), 0
+            with entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=samples(2), batch_size=1, epochs=3,
+                                    step=step, **settings) as rank:
+                for x, y in rank.batches():
+                    turn(rank, model, x, y)
+                    count += 1
+            return bytes_of(model), count
+        return train_and_count
+    found = [ranks(3, program("native")), ranks(3, program("native"), "ps-sync"), ranks(3, program("torch"))]
+    assert len({sha for sha, _ in found[0] + found[1]}) == len({sha for sha, _ in found[2]}) == 1, found
+    assert all([count for _, count in results] == [3, 3, 0] for results in found), found
+    claimed = ranks(3, program("native"), "ps-async")
+    assert sum(count for _, count in claimed) == 6, claimed
+
+
 def calls():
     check_optimizers()
     check_own_steps()
     check_parts()
     check_unused()
+    check_idle_ranks()
     check_refusals()
     check_changes()
     check_differences()
     check_saved_types()
 
 
-# ---- programs of their own ----
-
-def program(what, *texts):
-    """What `deaths` and `examples` start."""
-    torch.manual_seed(7)
-    settings, model = dict(text.split("=", 1) for text in texts), Net()
-    optimizer = optimizer_of("nesterov", model)
-    rank = entrain.torch.Rank(model, optimizer, data=samples(103), batch_size=6, join_timeout=f"{WAIT}s", **settings)
-    for step, (x, y) in enumerate(rank.batches(num_workers=4 if what == "loads" else 0)):
-        if step == 5 and rank.about["rank"] == 1 and what != "trains":
-            if what == "raises":
-                raise KeyError("no such layer")
-            os.kill(os.getpid(), signal.SIGKILL)
-        turn(rank, model, x, y)
-    rank.end()
-
-
-def entrain_run(*command, **settings):
-    texts = [f"--{key.replace('_', '-')}={value}" for key, value in dict({"join_timeout": f"{WAIT}s"}, **settings).items()]
-    return subprocess.run([BUILD / "entrain", "run", "-n2", *texts, "--", sys.executable, *command], capture_output=True, text=True,
-                          timeout=2 * WAIT)
-
-
-def left_behind(mark):
-    """Processes of a run, by a variable of their environment."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
-                found.append((folder.name, (folder / "cmdline").read_bytes()))
-        except OSError:  # it has ended
-            continue
-    return found
-
-
-def deaths():
-    for what, words in (("raises", ("rank 1", "KeyError", "no such layer")), ("loads", ("rank 1", "SIGKILL"))):
-        os.environ["ENTRAIN_TEST_MARK"] = f"{os.getpid()}-{what}"
-        ended = entrain_run(__file__, sys.argv[1], "program", what, steps=1000000, strategy="ring")
-        assert ended.returncode == 1 and any(all(word in line for word in words) for line in ended.stderr.splitlines()), ended.stderr
-        if what == "raises":
-            assert "RunError" in ended.stderr or "RunError" in ended.stdout, ended.stderr
-        until = time.monotonic() + 2
-        while (left := left_behind("ENTRAIN_TEST_MARK=" + os.environ["ENTRAIN_TEST_MARK"])) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not left, left
-    print("PROMISE a rank that raises is told with its text, one that is killed with 4 loader processes is named, and nothing is left")
-
-
-def examples():
-    folder = pathlib.Path(os.environ["XDG_RUNTIME_DIR"])
-    by_us = entrain_run(__file__, sys.argv[1], "program", "trains", strategy="ring", out=folder / "ours", epochs=2)
-    by_torch = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", __file__, sys.argv[1], "program", "trains",
-                               "strategy=ring", f"out={folder / 'torchrun'}", "epochs=2"], capture_output=True, text=True, timeout=2 * WAIT)
-    assert by_us.returncode == by_torch.returncode == 0, (by_us.stderr, by_torch.stderr)
-    ours, theirs = (json.loads((folder / name / "result.json").read_text())["params_sha256"] for name in ("ours", "torchrun"))
-    assert ours == theirs, (ours, theirs)
-    os.environ.update(PYTHONPATH=str(SOURCE / "python"), FASHION_MNIST="/none")
-    for name, settings in (("mnist", {"strategy": "ring", "max_samples": 5120}), ("tiny_gpt", {"strategy": "ssp:bound=2"})):
-        ended = entrain_run(SOURCE / f"examples/torch/{name}.py", out=folder / name, **settings)
-        assert ended.returncode == 0 and "loss " in ended.stdout, ended.stderr
-        result = json.loads((folder / name / "result.json").read_text())
-        assert result["test_loss"] < (0.5 if name == "mnist" else 2.9), result["test_loss"]
-        print(f"PROMISE {name}.py under {settings['strategy']}: loss {result['test_loss']:.3f}, staleness {result.get('staleness')}")
-
-
 if __name__ == "__main__":
-    if sys.argv[2] == "program":
-        program(*sys.argv[3:])
-        sys.exit()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder
-        {f.__name__: f for f in (equal, resumed, ddp, calls, deaths, examples)}[sys.argv[2]]()
+    checks(equal, resumed, ddp, calls)

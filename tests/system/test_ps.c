@@ -259,8 +259,8 @@ static void test_what_cannot_be_saved(void **state)
     for (size_t i = 0; i < 2; i++) {
         process p;
         process_start(&p, "entrain", NULL,
-                      "run -n 2 --strategy=%s %s --steps=20 --checkpoint-every=1000000 --out=%s/unsaved",
-                      strategies[i][0], TOY, system_folder());
+                      "run -n 2 --strategy=%s %s --steps=20 --checkpoint-every=1000000 --out=%s/unsaved-%zu",
+                      strategies[i][0], TOY, system_folder(), i);
         assert_int_equal(process_wait(&p, GUARD), 2);
         assert_int_equal(process_names(&p, "--checkpoint-every=1000000", strategies[i][1], ""), 1);
         process_nobody_left(GUARD);
