@@ -178,7 +178,6 @@ class Rank(contextlib.AbstractContextManager):
     steps_itself     the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks
     step             step(names): the same inside ready() and finish(), of these tensors; also under strategies with local steps
     environment      whether variables of torchrun, Slurm and MPI are read
-
     weights, gradients   {name: float32 array}, at the same addresses for the whole run
     about                rank, nranks, steps, samples, batch, lr, strategy ..
 
