@@ -107,7 +107,7 @@ def equal():
                 found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
                 found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
                 found["loaders"] = ranks(n, train(kind, loader={"num_workers": 2}), **common)
-            if n == 2:
+            if kind == "groups":
                 found["scheduled"] = ranks(n, train(kind, scheduled="step"), **common)
                 other = {"ps-sync": ranks(n, train(kind, scheduled="step"), "ps-sync", **common),
                          "solo": ranks(1, train(kind, scheduled="step"), "solo", accumulate=n, **common)}
