@@ -24,7 +24,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet demo-strategies test check long isa soak asan tsan fuzz bench found install release format format-check tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet demo-strategies test check long isa soak asan tsan fuzz bench found install release wheel format format-check tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -111,6 +111,9 @@ install: all ## install to PREFIX (/usr/local); with man pages if help2man is in
 
 release: ## the tarball of this version, built twice and compared
 	@tools/release.sh
+
+wheel: ## the Python wheel, built in a bare Debian 11 and tried in bare Debians 11 to 13: build/wheel/*.whl
+	@tools/wheel.sh
 
 # clang-format 14, of Debian 12: other versions break lines differently.
 sources = git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh'

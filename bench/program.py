@@ -112,6 +112,13 @@ def measure(a, steps):
     return times
 
 
+def counted_twice_mb():
+    """Of the resident memory: what other ranks have mapped, too, beyond this rank's share of it."""
+    fields = dict(line.split(":") for line in pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    return (int(status["RssShmem"].split()[0]) - int(fields["Pss_Shmem"].split()[0])) * 1024 / 1e6
+
+
 def be_rank(a):
     global F, torch, torch_train
     sys.path[:0] = [str(HERE / "peers"), str(PYTHON)]
@@ -127,7 +134,7 @@ def be_rank(a):
         model = network_of(a)
         optimizer = sgd(model)
         note["called_s"] = time.monotonic()
-        rank = entrain.torch.Rank(model, optimizer, data=data, batch_size=a.batch, steps=10 ** 6, step=a.step)
+        rank = entrain.torch.Rank(model, optimizer, data=data, batch_size=a.batch, steps=2000, step=a.step)
         batches = rank.batches(collate_fn=take)
         first = next(batches)
         note["joined_s"] = time.monotonic()
@@ -136,6 +143,7 @@ def be_rank(a):
         model = network_of(a)
         steps["alone"] = by_torch(model, sgd(model), batches_of(data, a, shuffle=True))
     times = measure(a, steps)
+    note["twice_mb"] = counted_twice_mb()
     if rank is not None:
         rank.stop()
         for _ in steps["run"]:
@@ -183,8 +191,11 @@ def notes_of(a, way):
 
 
 def memory(a):
-    alone, ours = (max(note["peak_mb"] for note in notes_of(a, way)) for way in ("alone", a.way))
-    return dict(alone_peak_mb=round(alone, 1), peak_mb=round(ours, 1), beyond_mb=round(ours - alone, 1))
+    """Also with each page that ranks share counted once."""
+    alone, ours = (max(notes_of(a, way), key=lambda note: note["peak_mb"]) for way in ("alone", a.way))
+    beyond = ours["peak_mb"] - alone["peak_mb"]
+    return dict(alone_peak_mb=round(alone["peak_mb"], 1), peak_mb=round(ours["peak_mb"], 1), beyond_mb=round(beyond, 1),
+                beyond_once_mb=round(beyond - ours["twice_mb"], 1))
 
 
 def speed(a):

@@ -385,10 +385,8 @@ static en_status check_real(const eni_config *config)
 /* Flags that the ranks of a program cannot follow. */
 static en_status check_program(const eni_config *config)
 {
-    const bool is_even = config->settings.count == 1 && strcmp(config->settings.item[0], "even") == 0;
     const char *why = config->is_virtual ? "--virtual is for Entrain's own networks, or entrain.simulate"
                       : config->tune     ? "--tune chooses by held-out samples, which no program has"
-                      : !is_even         ? "--settings=slow cannot slow a program down"
                                          : NULL;
     if (config->command.count == 0 || why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "compare", "%s: omit it, or %s", why, config->command.item[0]);

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +20,8 @@
 #include "core/try.h"
 #include "runtime/net/process.h"
 
-enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50, STOP_MS = 10000, AFTER_MS = 5000 };
+enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, STOP_MS = 10000, AFTER_MS = 5000 };
+enum { LOOK_MS = 1000 }; /* for the end of the run; workers and signals are waited for */
 enum { NOT_THERE = 126, NOT_EXECUTED = 127 };
 
 typedef struct worker_command {
@@ -139,45 +139,55 @@ static bool has_run_ended(last_process *last)
     return true;
 }
 
-/* A worker that is stopped, or waits for a stopped psd, cannot leave: it is killed after a while. */
+/* Asks the workers to leave if the user or the end of the run says so. One that is stopped, or waits for a stopped psd, cannot
+ * leave: it is killed after a while. */
 static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, int n, int64_t *kill_ns)
 {
     if (*kill_ns != 0) {
-        poll(NULL, 0, LOOK_MS);
-        if (eni_now_ns() >= *kill_ns) signal_all(pids, n, SIGKILL);
+        if (eni_now_ns() < *kill_ns) return EN_OK;
+        signal_all(pids, n, SIGKILL);
+        *kill_ns = INT64_MAX;
         return EN_OK;
     }
     const bool is_reported =
-        eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main derives our exit code from it */
+        eni_signals_wait(signal_fd, 0); /* it stays readable: main derives our exit code from it */
     if (!is_reported && !has_run_ended(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
     signal_all(pids, n, SIGTERM);
     return is_reported ? EN_EINTR : EN_EINVAL;
 }
 
+/* The worker's exit code, 0 to 2: it has logged why. Above 2: a signal that we sent. */
+static int code_of(const worker_command *c, int status)
+{
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    if (code != NOT_THERE && code != NOT_EXECUTED) return code <= 2 ? code : 0;
+    eni_error("join", "cannot start %s in %s: has the program or the folder changed since the run began?",
+              c->program, c->folder);
+    return 2;
+}
+
 static en_status await_all(const worker_command *c, last_process last, int signal_fd, pid_t *pids, int n)
 {
     int64_t kill_ns = 0;
-    int worst = 0;
+    int worst = 0, at = 0; /* those before it have ended */
     en_status first = EN_OK;
-    for (int left = n; left > 0;) {
-        const en_status st = pass_on(signal_fd, &last, pids, n, &kill_ns);
-        if (first == EN_OK) first = st;
-        for (int i = 0; i < n; i++) {
-            int status;
-            if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
-            int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            if (code == NOT_THERE || code == NOT_EXECUTED) {
-                eni_error("join",
-                          "cannot start %s in %s: has the program or the folder changed since the run began?",
-                          c->program, c->folder);
-                code = 2;
-            }
-            /* it has logged why; above 2: a signal that we sent */
-            if (code > worst && code <= 2) worst = code;
-            pids[i] = 0;
-            left--;
+    while (at < n) {
+        const int64_t look_ns = eni_now_ns() + LOOK_MS * ENI_MILLI;
+        const int left = n - at < ENI_AWAITED_MAX ? n - at : ENI_AWAITED_MAX;
+        int which, status = W_EXITCODE(1, 0); /* if somebody else has reaped it */
+        en_status st =
+            eni_signals_await_any(pids + at, left, kill_ns == 0 ? signal_fd : -1,
+                                  kill_ns != 0 && kill_ns < look_ns ? kill_ns : look_ns, &which, &status);
+        if (st != EN_EINTR && st != EN_ETIMEOUT) {
+            const int code = code_of(c, status);
+            if (code > worst) worst = code;
+            pids[at + which] = 0;
         }
+        st = pass_on(signal_fd, &last, pids, n, &kill_ns);
+        if (first == EN_OK) first = st;
+        while (at < n && pids[at] == 0)
+            at++;
     }
     if (first != EN_OK) return first;
     return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;

@@ -58,12 +58,13 @@ static char **command_of(char *const *flags)
     return argv;
 }
 
-en_status eni_simulation_start(eni_simulations *s, int place, eni_config *run)
+en_status eni_simulation_start(eni_simulations *s, int place, const eni_config *run)
 {
     const cpu_set_t cores = cores_of(place, s->n);
     const int fd = memfd_create("entrain sim", MFD_CLOEXEC);
-    run->result_fd = fd;
-    char **flags = eni_config_argv(run, ENI_SIM, "entrain"),
+    eni_config its = *run; /* borrows all else */
+    its.result_fd = fd;
+    char **flags = eni_config_argv(&its, ENI_SIM, "entrain"),
          **argv = flags == NULL ? NULL : command_of(flags);
     const pid_t pid = fd < 0 || argv == NULL ? -1 : eni_signals_fork(SIGKILL);
     if (pid == 0) become(argv, fd, &cores);

@@ -16,9 +16,8 @@ typedef struct eni_simulations {
     int report_fd[ENI_SIMULATIONS_MAX]; /* a file of its reports (core/log.h, runtime/control/control.h) */
 } eni_simulations;
 
-/* Starts `entrain sim` with the flags of `run`, on the place's share of the cores. `run` is the child's own. EN_EIO, EN_ENOMEM,
- * logged. */
-en_status eni_simulation_start(eni_simulations *simulations, int place, eni_config *run);
+/* Starts `entrain sim` with the flags of `run`, on the place's share of the cores. EN_EIO, EN_ENOMEM, logged. */
+en_status eni_simulation_start(eni_simulations *simulations, int place, const eni_config *run);
 
 /* Waits until one has ended, prints its errors and warnings, and frees its place, *which_out. EN_EINTR: a signal is pending in
  * signal_fd (-1: none), and they go on. *ended_out: its status, EN_EPEER if it has none; cause_out: its first error, or what

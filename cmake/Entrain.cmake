@@ -3,7 +3,7 @@ find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
-pkg_check_modules(CURL IMPORTED_TARGET libcurl) # object storage (remote/); `transfer` needs these two
+pkg_check_modules(CURL IMPORTED_TARGET libcurl>=7.85) # object storage (remote/); `transfer` needs these two
 pkg_check_modules(EXPAT IMPORTED_TARGET expat)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)

@@ -263,27 +263,38 @@ static en_status resolve_ranks(const eni_config *config)
     return EN_OK;
 }
 
-/* A program has networks, data sets and devices of its own. The defaults of a study are as good as given, or those of the
- * program would win. */
-static en_status resolve_command(eni_config *config)
+static en_status check_own(const eni_config *config)
+{
+    if (config->command.count > 0 || config->program == ENI_RANK) return EN_OK;
+    if (config->clip_norm > 0)
+        return eni_config_refuse(
+            "--clip-norm: \"%g\" is for a program of your own: give it behind --, or omit --clip-norm",
+            config->clip_norm);
+    if (config->set.count == 0) return EN_OK;
+    return eni_config_refuse(
+        "--set: \"%.200s\" is for a program of your own: give it behind --, or omit --set",
+        config->set.item[0]);
+}
+
+/* The defaults of a study are as good as given: otherwise those of the program that it starts would win. */
+static void give_defaults(eni_config *config)
 {
     char word[64];
-    if (config->command.count == 0 && config->set.count > 0 && config->program != ENI_RANK)
-        return eni_config_refuse(
-            "--set: \"%.200s\" is for a program of your own: give it behind --, or omit --set",
-            config->set.item[0]);
-    for (int k = 0; config->command.count > 0 && k < eni_key_count; k++) {
-        const eni_key *key = &eni_keys[k];
-        const bool is_default = config->origin[k] == ENI_FROM_DEFAULT;
-        if (is_default && eni_key_applies(key, ENI_RANK) &&
-            eni_key_fallback(key, config->program, word) == word)
+    for (int k = 0; k < eni_key_count; k++)
+        if (config->origin[k] == ENI_FROM_DEFAULT && eni_key_applies(&eni_keys[k], ENI_RANK) &&
+            eni_key_fallback(&eni_keys[k], config->program, word) == word)
             config->origin[k] = ENI_FROM_FLAG;
-        if (config->origin[k] < ENI_FROM_FLAG || !eni_key_applies(key, ENI_WORKER) ||
-            eni_key_applies(key, ENI_RANK))
-            continue;
-        return eni_config_refuse("--%s is for the ranks of Entrain's own program, but they run %s: omit it",
-                                 key->name, config->command.item[0]);
-    }
+}
+
+/* A program of the user's has networks, data sets and devices of its own. */
+static en_status check_command(const eni_config *config)
+{
+    for (int k = 0; k < eni_key_count; k++)
+        if (config->origin[k] >= ENI_FROM_FLAG && eni_key_applies(&eni_keys[k], ENI_WORKER) &&
+            !eni_key_applies(&eni_keys[k], ENI_RANK))
+            return eni_config_refuse(
+                "--%s is for the ranks of Entrain's own program, but they run %s: omit it", eni_keys[k].name,
+                config->command.item[0]);
     return EN_OK;
 }
 
@@ -377,7 +388,11 @@ en_status eni_config_resolve(eni_config *config)
         return eni_config_refuse(
             "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
     EN_TRY(resolve_restarts(config));
-    EN_TRY(resolve_command(config));
+    EN_TRY(check_own(config));
+    if (config->command.count > 0) {
+        give_defaults(config);
+        EN_TRY(check_command(config));
+    }
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
 }

@@ -101,6 +101,7 @@ typedef struct eni_config {
     int64_t lr_warmup, lr_step; /* amounts (eni_amount_samples) of global samples, 0: none */
     char *lr_milestones;        /* "60epochs,80epochs": eni_parse_amounts */
     double lr_gamma;
+    double clip_norm;
     int64_t lr_scale; /* ENI_SCALE_* */
     char *init;       /* weights to start from */
     int64_t seed;     /* >= 0 */

@@ -364,6 +364,8 @@ const eni_key eni_keys[] = {
          "weights to start from (safetensors)"),
     INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V | F, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
+    REAL("clip-norm", NULL, clip_norm, "0", 0, 1e9, "REAL", R | C | S | ON(ENI_RANK), MATCH, "0: any",
+         "of a program of your own (behind --): the mean gradient is made no longer than this, where ranks step with it (ring, solo)"),
     LIST("set", NULL, set, NULL, "NAME=VALUE", check_set, R | C | S | ON(ENI_RANK), MATCH | ENI_KEY_NAMED, "none",
          "a setting of the program's own (behind --), which it reads by en_rank_setting or entrain.setting; may be repeated"),
 
@@ -560,7 +562,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, R | O | S, ENI_KEY_COMMAS | FIRST, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, R | W | S, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down with seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, R | W | A | S | P | K, 0, "as it is",
          "emulates a slower network, such as rate:200MB,delay:50us or rate:1Gbit"),

@@ -122,6 +122,17 @@ static bool takes_command(eni_program program)
     return program == ENI_RUN || program == ENI_COMPARE || program == ENI_SCALE;
 }
 
+/* Behind `--` also a script for `python -c` or `sh -c`. */
+static bool is_word(const char *word, bool may_have_lines)
+{
+    for (int length; *word != 0; word += length) {
+        length = eni_letter_bytes(word);
+        if (length == 0 && may_have_lines && strchr("\n\r\t", *word) != NULL) length = 1;
+        if (length == 0) return false;
+    }
+    return true;
+}
+
 /* Splits the line into flags; sets only the positional arguments yet. */
 static en_status read_line(scanner *line)
 {
@@ -132,7 +143,7 @@ static en_status read_line(scanner *line)
             only_args = true;
         else if (!only_args && word[0] == '-' && word[1] != '\0')
             EN_TRY(read_flag(line, word));
-        else if (!eni_is_text(word))
+        else if (!is_word(word, only_args && takes_command(line->program)))
             return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",
                                      word);
         else

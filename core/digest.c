@@ -115,5 +115,9 @@ void eni_random_bytes(void *memory_out, size_t bytes)
 
 const char *eni_digest_library(void)
 {
+#ifdef OPENSSL_VERSION_STRING
     return OpenSSL_version(OPENSSL_VERSION_STRING);
+#else /* OpenSSL 1.1 */
+    return OpenSSL_version(OPENSSL_VERSION);
+#endif
 }

@@ -262,6 +262,7 @@ en_status eni_file_replace_text(const char *who, const char *path, const char *t
     struct iovec part = {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)};
     eni_file_plan plan = {.mode = 0666};
     const en_status st = text == NULL ? EN_ENOMEM : put_at(path, &plan, &part, 1, why, sizeof why);
-    if (st != EN_OK) eni_error(who, "%s", why);
+    if (st != EN_OK)
+        eni_log(who != NULL ? ENI_LOG_ERROR : ENI_LOG_DEBUG, who != NULL ? who : "files", "%s", why);
     return st;
 }

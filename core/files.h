@@ -68,7 +68,8 @@ en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char
 en_status eni_file_hold(const char *path, const char *text, size_t bytes, bool is_volatile, int *lock_out,
                         char *why_out, size_t why_bytes);
 
-/* The same for a text, without reserving space (NULL: it ran out of memory); failures are logged for `who` ("result"). */
+/* The same for a text, without reserving space (NULL: it ran out of memory); failures are logged for `who` ("result"), or at level
+ * debug if it is NULL. */
 en_status eni_file_replace_text(const char *who, const char *path, const char *text);
 
 #endif

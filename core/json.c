@@ -27,7 +27,8 @@ void eni_json_fail(eni_json *reader, const char *fmt, ...)
     if (reader->who != NULL) eni_error(reader->who, "%s: %s", reader->path, reader->why);
 }
 
-/* Takes fd. Only a regular file is read: a pipe would wait for its writer. json_loadfd() makes a call for each byte. */
+/* Reads a regular file only, and takes over the descriptor: a pipe would wait for its writer. By blocks, since
+ * json_loadfd() makes a call for each byte. */
 static json_t *load(int fd, size_t flags, json_error_t *error_out)
 {
     struct stat is;
@@ -40,17 +41,18 @@ static json_t *load(int fd, size_t flags, json_error_t *error_out)
     return value;
 }
 
-static const int how = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
+/* O_NONBLOCK: opening a pipe must not wait for its writer. */
+static const int open_flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
 
 json_t *eni_json_file(const char *path, json_error_t *error_out)
 {
-    return load(open(path, how), 0, error_out);
+    return load(open(path, open_flags), 0, error_out);
 }
 
 json_t *eni_json_load(eni_json *reader)
 {
     if (reader->status != EN_OK) return NULL;
-    const int fd = open(reader->path, how);
+    const int fd = open(reader->path, open_flags);
     if (fd < 0) {
         reader->status = errno == ENOENT ? EN_ENOENT : EN_EIO;
         eni_error(reader->who, "cannot open %s: %s", reader->path, strerror(errno));
@@ -83,7 +85,7 @@ json_t *eni_json_parse(eni_json *reader, const char *text, size_t length)
 
 json_t *eni_json_load_at(int folder, const char *name)
 {
-    return load(openat(folder, name, how | O_NOFOLLOW), 0, NULL);
+    return load(openat(folder, name, open_flags | O_NOFOLLOW), 0, NULL);
 }
 
 void eni_json_at(eni_json *reader, const char *fmt, ...)

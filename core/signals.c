@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -128,6 +129,30 @@ int eni_thread_start(pthread_t *thread_out, void *(*run)(void *argument), void *
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
+
+#if __GLIBC_PREREQ(2, 32)
+const char *eni_signal_name(int number)
+{
+    return sigabbrev_np(number);
+}
+
+const char *eni_signal_words(int number)
+{
+    return sigdescr_np(number);
+}
+#else /* Debian 11 has the tables behind these two; no header declares that of the names */
+extern const char *const sys_sigabbrev[];
+
+const char *eni_signal_name(int number)
+{
+    return number > 0 && number < NSIG ? sys_sigabbrev[number] : NULL;
+}
+
+const char *eni_signal_words(int number)
+{
+    return number > 0 && number < NSIG ? sys_siglist[number] : NULL;
+}
+#endif
 
 int eni_signals_exit_code(en_status st, int signal_fd)
 {

@@ -43,6 +43,10 @@ en_status eni_signals_await_any(const pid_t *children, int n, int signal_fd, int
 /* pthread_create(3) of a thread with all signals blocked: main handles them. 0, or an errno. Any thread. */
 int eni_thread_start(pthread_t *thread_out, void *(*run)(void *argument), void *argument);
 
+/* "SEGV" and "Segmentation fault"; NULL if no signal has the number. Async-signal-safe; any thread. */
+const char *eni_signal_name(int number);
+const char *eni_signal_words(int number);
+
 /* The exit code of a program that ended with `st`: 0; 2 if another command or file is needed (EN_EINVAL,
  * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_ETIMEOUT, EN_EUNSUPPORTED); for EN_EINTR 128 + the
  * pending signal of signal_fd, which is taken (SIGTERM if none is pending); 1 for a run that failed. */

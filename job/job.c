@@ -141,7 +141,9 @@ en_status eni_job_optimizer(eni_job *job, const eni_config *c)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
                                               ENI_LR_LINEAR};
-    job->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
+    job->clip_norm = c->clip_norm;
+    job->schedule = (eni_schedule){.kind = job->points != NULL ? ENI_LR_POINTS : kinds[c->lr_schedule],
+                                   .points = job->points,
                                    .base = c->lr * scale,
                                    .gamma = c->lr_gamma,
                                    .step_samples = eni_job_samples(job, c->lr_step),
@@ -204,7 +206,8 @@ en_status eni_job_statistics(eni_job *job, const eni_config *c, int32_t nranks)
                         "--bn-stats=%s: a program's memories cannot be recomputed; use rank0 or mean",
                         job->bn_stats);
     if ((!job->is_mean && !job->has_own) || job->state == NULL) return EN_OK;
-    const bool is_apart = !(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS);
+    const bool is_apart = flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
+                          !eni_options_are_synchronous(job->strategy, job->options);
     if (is_apart && job->is_mean)
         return eni_fail(EN_EINVAL, "job",
                         "--bn-stats=mean: the ranks of %s are never at the same step, so no step has a mean "
@@ -295,6 +298,7 @@ void eni_job_close(eni_rank *rank)
     eni_job *job = &rank->job;
     eni_free(job->init);
     eni_groups_free(job->groups);
+    eni_rate_points_free(job->points);
     eni_free(job->state);
     eni_free(job->states);
     if (rank->records.out_fd >= 0) close(rank->records.out_fd);

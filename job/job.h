@@ -74,6 +74,14 @@ static inline uint64_t eni_job_samples(const eni_job *job, int64_t amount)
 en_status eni_job_tell(eni_rank *rank, const eni_config *config);
 en_status eni_job_files(eni_rank *rank, const eni_config *config);
 
+/* ---- program_schedule.c ---- */
+
+/* A program's own schedule (en_rank_options.schedule; NULL: none) as the job's points, once the plan is there: at each step
+ * the straight lines between them are within 1e-7 of the largest factor. EN_EINVAL, logged: lr-schedule is given, too; a
+ * factor that is not 0 to 1e6; more steps, or changes, than there is room for. */
+typedef double (*eni_factor_of)(void *user, uint64_t step, uint64_t epoch);
+en_status eni_program_schedule(eni_job *job, const eni_config *config, eni_factor_of factor_of, void *user);
+
 /* ---- program_facts.c ---- */
 
 /* Describes a program of the user's for result.json: the file (NULL: this process's executable), the arguments of this process,

@@ -30,6 +30,7 @@
 #include "models/formats/weights.h"
 #include "ops/mean.h"
 #include "rank/run.h"
+#include "rank/straggler.h"
 
 _Static_assert((int)EN_RANK_NAME == (int)EN_MAX_TENSOR_NAME - 1, "names of tensors are too long");
 _Static_assert((int)EN_RANK_DIMS == (int)EN_MAX_DIMS, "tensors have too many dimensions");
@@ -66,7 +67,10 @@ struct en_rank {
     phase phase;
     bool has_failed;
     eni_step_run run;
-    int64_t part; /* of the step: the batch in progress of --accumulate */
+    eni_straggler straggler;
+    eni_trainer_ops ops;
+    uint32_t nstepped; /* buckets of the step that options.step has stepped */
+    int64_t part;      /* of the step: the batch in progress of --accumulate */
     uint64_t nsamples[ENI_MEAN_MAX];
     uint64_t *ready; /* (ntensors) the batch, counted from 1, in which it was ready last */
     uint32_t low;    /* this tensor and all behind it are ready */
@@ -180,6 +184,12 @@ static en_status evaluate(void *user, eni_judged on, const float *flat, const fl
     return EN_OK;
 }
 
+static void report_rank(void *user, json_t *report)
+{
+    const en_rank *self = user;
+    eni_straggler_report(&self->straggler, report);
+}
+
 /* Also on the thread that ends a run early. */
 static void report_run(void *user, const json_t *reports, json_t *result)
 {
@@ -188,13 +198,22 @@ static void report_run(void *user, const json_t *reports, json_t *result)
     json_object_set(result, "program", self->about);
 }
 
-static const eni_trainer_ops ops = {.state = read_memories,
-                                    .set_state = begin_memories,
-                                    .evaluate = evaluate,
-                                    .report_run = report_run},
-                             ops_unjudged = {.state = read_memories,
-                                             .set_state = begin_memories,
-                                             .report_run = report_run};
+/* The program's optimizer, in the strategy's own step. */
+static en_status step_tensors(en_rank *self, uint32_t first, uint32_t n)
+{
+    uselocale(self->programs);
+    const en_status st = self->given.step(self->given.user, first, n);
+    uselocale(self->plain);
+    self->nstepped++;
+    return st == EN_OK ? EN_OK : eni_fail(st, "rank", "the step callback failed: %s", en_status_str(st));
+}
+
+static en_status step_bucket(void *user, uint32_t bucket)
+{
+    en_rank *self = user;
+    const eni_bucket_range *range = &self->rank.job.buckets->bucket[bucket];
+    return step_tensors(self, range->first, range->last - range->first + 1);
+}
 
 /* ---- options ---- */
 
@@ -453,21 +472,35 @@ static en_status take_rates(en_rank *self, const en_rank_options *o)
     return EN_OK;
 }
 
-/* Whether the program's own optimizer can run. */
+/* Whether the strategy leaves the mean gradient, with which ranks step. */
+static bool leaves_mean(const en_rank *self)
+{
+    return (self->rank.job.strategy->flags & (EN_SHARED_PARAMS | EN_ALONE)) != 0;
+}
+
+/* Whether the mean gradient can be clipped, and the program's own optimizer can run. */
 static en_status check_steps(const en_rank *self)
 {
     const en_strategy *strategy = self->rank.job.strategy;
     const uint32_t flags = self->given.flags & (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS);
+    const bool has_mean = leaves_mean(self);
+    if (self->config.clip_norm > 0 && !has_mean)
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "clip-norm=%g: under %s no rank has the whole mean gradient before a weight is stepped, so "
+            "nothing can clip it: give strategy=ring or solo, or omit clip-norm",
+            self->config.clip_norm, strategy->name);
     if (flags == (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS))
         return eni_fail(EN_EINVAL, "rank",
                         "a program that steps itself writes its weights: omit EN_RANK_READS_WEIGHTS");
     if (flags != EN_RANK_STEPS_ITSELF) return EN_OK;
-    if ((strategy->flags & (EN_SHARED_PARAMS | EN_ALONE)) == 0)
+    const bool is_local = (strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) == 0;
+    if (!has_mean && !(is_local && self->given.step != NULL))
         return eni_fail(
             EN_EINVAL, "rank",
             "%s does more than to hand the mean gradient to the ranks, so a program cannot step itself: give "
-            "strategy=ring or solo, or omit EN_RANK_STEPS_ITSELF",
-            strategy->name);
+            "strategy=ring or solo%s, or omit EN_RANK_STEPS_ITSELF",
+            strategy->name, is_local ? ", or options.step" : ", or one with local steps, such as local-sgd");
     if (self->config.checkpoint_every == 0 && self->config.resume == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "rank",
                     "checkpoint-every and resume: a checkpoint lacks the state of the program's own "
@@ -478,10 +511,17 @@ static en_status check_steps(const en_rank *self)
 static void describe(en_rank *self)
 {
     eni_trainer *t = &self->rank.trainer;
-    *t = (eni_trainer){.ops = self->given.evaluate != NULL ? &ops : &ops_unjudged, .self = self};
+    const bool is_own = (self->given.flags & EN_RANK_STEPS_ITSELF) != 0;
+    self->ops = (eni_trainer_ops){.state = read_memories,
+                                  .set_state = begin_memories,
+                                  .evaluate = self->given.evaluate != NULL ? evaluate : NULL,
+                                  .step = is_own && !leaves_mean(self) ? step_bucket : NULL,
+                                  .report_rank = report_rank,
+                                  .report_run = report_run};
+    *t = (eni_trainer){.ops = &self->ops, .self = self};
     t->reads_arena = true;
-    t->writes_arena = (self->given.flags & EN_RANK_READS_WEIGHTS) == 0;
-    t->steps_itself = (self->given.flags & EN_RANK_STEPS_ITSELF) != 0;
+    t->writes_arena = (self->given.flags & EN_RANK_READS_WEIGHTS) == 0 || self->config.clip_norm > 0;
+    t->steps_itself = is_own && leaves_mean(self);
     t->about = (eni_about){.model = self->model,
                            .data = self->data,
                            .has_accuracy = (self->given.flags & EN_RANK_HAS_ACCURACY) != 0,
@@ -492,8 +532,18 @@ static void describe(en_rank *self)
                            .threads = 1};
     self->about = eni_program_facts(self->given.program, &self->config.set);
     eni_json_set_text(self->about, "computes", self->computes);
-    eni_json_set_text(self->about, "step", t->steps_itself ? "the program's own" : "native");
+    eni_json_set_text(self->about, "step", is_own ? "the program's own" : "native");
     eni_json_set_text(self->about, "weights", t->writes_arena ? "private" : "shared");
+}
+
+/* The program steps whole tensors, so none is divided. */
+static void keep_tensors_whole(en_rank *self)
+{
+    const en_schema *s = &self->rank.job.schema;
+    uint64_t cap = eni_job_bucket_cap(s, &self->config);
+    for (uint32_t t = 0; t < s->ntensors; t++)
+        if (s->tensors[t].count * sizeof(float) > cap) cap = s->tensors[t].count * sizeof(float);
+    if (self->ops.step != NULL) self->config.bucket_cap_mb = (double)cap / 1048576;
 }
 
 static en_status prepare(en_rank *self, const en_rank_options *o)
@@ -513,6 +563,8 @@ static en_status prepare(en_rank *self, const en_rank_options *o)
     describe(self);
     EN_TRY(eni_job_share(rank, &self->config, o->train_samples));
     EN_TRY(take_rates(self, o));
+    keep_tensors_whole(self);
+    EN_TRY(eni_program_schedule(&rank->job, &self->config, self->given.schedule, self->given.user));
     return eni_job_complete(rank, &self->config);
 }
 
@@ -580,6 +632,8 @@ static en_status open_all(en_rank *self, const en_rank_options *o)
     EN_TRY(eni_job_folders(rank, &self->config));
     EN_TRY(eni_run_open(rank));
     find_facts(self);
+    self->straggler = eni_straggler_of(rank);
+    eni_straggler_open(&self->straggler);
     EN_TRY(eni_run_begin(rank));
     eni_member_note(rank->member, -1, "data");
     self->idle_ns = eni_now_ns();
@@ -730,6 +784,20 @@ static en_status end_step(en_rank *self)
     return is_stepping ? eni_run_stepped(&self->run) : EN_OK;
 }
 
+/* The program computes: on a slow rank it sleeps afterwards, as a worker does. */
+static void compute_begins(en_rank *self)
+{
+    eni_straggler_begins(&self->straggler);
+    eni_step_compute_begins(&self->run);
+}
+
+static void compute_ends(en_rank *self)
+{
+    const int64_t begin_ns = self->run.mark_ns;
+    eni_step_compute_ends(&self->run, "compute");
+    if (eni_straggler_ends(&self->straggler, begin_ns) > 0) eni_step_compute_ends(&self->run, "sleep");
+}
+
 static en_status begin(en_rank *self, const eni_micro *micro)
 {
     eni_step_run *run = &self->run;
@@ -737,6 +805,8 @@ static en_status begin(en_rank *self, const eni_micro *micro)
     if (self->part == 0) {
         EN_TRY(eni_run_enter(&self->rank, run));
         run->begin_ns = self->idle_ns; /* the program has read data since */
+        eni_straggler_begin_step(&self->straggler, run->step);
+        self->nstepped = 0;
     }
     eni_step_take(run, micro, self->idle_ns);
     self->nsamples[self->part] = micro->count;
@@ -745,7 +815,7 @@ static en_status begin(en_rank *self, const eni_micro *micro)
     self->low = self->rank.job.schema.ntensors;
     self->phase = IN_STEP;
     eni_member_note(self->rank.member, (int64_t)run->step, "gradient");
-    eni_step_compute_begins(run);
+    compute_begins(self);
     return EN_OK;
 }
 
@@ -781,9 +851,9 @@ en_status en_rank_ready(en_rank *rank, uint32_t tensor)
         rank->low--;
     const uint32_t complete = eni_step_complete(&rank->run, rank->low);
     if (!may_leave(rank) || complete == rank->run.submitted) return left(rank, EN_OK);
-    eni_step_compute_ends(&rank->run, "compute");
+    compute_ends(rank);
     const en_status st = eni_step_submit(&rank->run, complete);
-    eni_step_compute_begins(&rank->run);
+    compute_begins(rank);
     return done(rank, st);
 }
 
@@ -803,7 +873,7 @@ static en_status finish(en_rank *self, const en_rank_score *score)
     eni_step_run *run = &self->run;
     const uint64_t n = self->nsamples[self->part];
     complete_gradient(self);
-    eni_step_compute_ends(run, "compute");
+    compute_ends(self);
     self->phase = IDLE;
     run->nsamples += n;
     if (n > 0) {
@@ -822,7 +892,14 @@ static en_status finish(en_rank *self, const en_rank_score *score)
     EN_TRY(eni_step_submit(run, rank->job.buckets->n));
     EN_TRY(eni_run_finish(run));
     self->is_stepping = rank->trainer.steps_itself;
-    return EN_OK;
+    if (self->is_stepping && self->given.step != NULL)
+        EN_TRY(step_tensors(self, 0, rank->job.schema.ntensors));
+    if (self->ops.step == NULL || n == 0 || self->nstepped == rank->job.buckets->n) return EN_OK;
+    return eni_fail(
+        EN_EUNSUPPORTED, "rank",
+        "%s has stepped %u of %u buckets by the program's optimizer, the others in a way of its own: omit "
+        "EN_RANK_STEPS_ITSELF",
+        rank->job.strategy->name, self->nstepped, rank->job.buckets->n);
 }
 
 en_status en_rank_finish(en_rank *rank, const en_rank_score *score)
@@ -875,6 +952,7 @@ void en_rank_abort(en_rank *rank, const char *why)
 
 en_status en_rank_status(const en_rank *rank)
 {
+    if (getpid() != rank->pid) return EN_EBUG; /* not logged: it may be asked at any time */
     return eni_rank_alive((void *)(uintptr_t)&rank->rank);
 }
 

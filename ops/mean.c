@@ -32,13 +32,6 @@ ENI_MULTIVERSION void eni_mean_last(float *restrict acc, const float *restrict s
         acc[i] = (acc[i] + src[i] * scale) * inv;
 }
 
-/* One source, a push that is stepped with alone: the same in one pass. */
-ENI_MULTIVERSION static void mean_of_one(float *dst, const float *a, float scale, float inv, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++)
-        dst[i] = a[i] * scale * inv;
-}
-
 /* Two sources, the most common world: no partial sum to keep. dst may be a or b, hence no restrict. */
 ENI_MULTIVERSION static void mean_of_two(float *dst, const float *a, const float *b, float scale_a,
                                          float scale_b, float inv, uint64_t count)
@@ -49,10 +42,6 @@ ENI_MULTIVERSION static void mean_of_two(float *dst, const float *a, const float
 
 void eni_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count)
 {
-    if (n == 1) {
-        mean_of_one(dst, src[0], scale[0], inv, count);
-        return;
-    }
     if (n == 2) {
         mean_of_two(dst, src[0], src[1], scale[0], scale[1], inv, count);
         return;

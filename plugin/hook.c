@@ -205,7 +205,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
     if (file != NULL && guard != NULL && guard->pid == getpid())
         tell(guard, file, "was truncated, or could not be read, while it was mapped (SIGBUS)");
     else if (info->si_code != SI_USER && own_place(place, sizeof place)) { /* not sent by `kill` */
-        const char *name = sigabbrev_np(number), *words = sigdescr_np(number);
+        const char *name = eni_signal_name(number), *words = eni_signal_words(number);
         snprintf(what, sizeof what, "crashed: %s (SIG%s)%s", words, name,
                  number == SIGSEGV && is_overflow(info, context) ? ", its stack overflowed" : "");
         tell(eni_hook_own->guard, place, what);

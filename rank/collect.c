@@ -540,7 +540,7 @@ static en_status collect(collection *k)
         EN_TRY(exchange_summaries(k));
         EN_TRY(collect_all(k));
     }
-    EN_TRY(eni_snapshot_state(self));
+    EN_TRY(eni_snapshot_all_states(self));
     return self->world.rank == 0 ? note_facts(k) : EN_OK;
 }
 

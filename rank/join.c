@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/formats/weights.h"
 #include "rank/rank.h"
 #include "run/rank_groups.h"
 #include "runtime/control/file_rendezvous.h"
@@ -274,9 +275,24 @@ static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *le
     return EN_OK;
 }
 
+/* A program's tensors and memories one by one, as far as there is room: the first one that differs is named. */
+static en_status add_tensors(const en_schema *schema, eni_run_spec *spec)
+{
+    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers && spec->n < ENI_RUN_SPEC_MAX / 2; t++) {
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
+        char key[EN_MAX_TENSOR_NAME + 8], shape[ENI_ST_SHAPE_TEXT], value[ENI_ST_SHAPE_TEXT + 16];
+        snprintf(key, sizeof key, "%s %s", t < schema->ntensors ? "tensor" : "memory", tensor->name);
+        snprintf(value, sizeof value, "%s %s", eni_st_dtype_text(tensor->dtype),
+                 eni_st_shape_text(tensor->shape, tensor->ndim, shape));
+        EN_TRY(eni_run_spec_add(spec, key, value));
+    }
+    return EN_OK;
+}
+
 /* Identifies the training by contents: a name can stand for different things on two hosts. */
 static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
 {
+    if (self->job.schema.nnodes == 0) EN_TRY(add_tensors(&self->job.schema, spec));
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
@@ -287,7 +303,9 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
                             self->saving.is_resumed ? self->saving.past.digest : "from the start"));
     if (self->trainer.writes_arena)
         EN_TRY(eni_run_spec_add(spec, "weights",
-                                self->trainer.steps_itself ? "stepped by the program" : "of each rank"));
+                                self->trainer.steps_itself || self->trainer.ops->step != NULL
+                                    ? "stepped by the program"
+                                    : "of each rank"));
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 
@@ -503,12 +521,27 @@ void eni_rank_give_up(eni_rank *self, en_status st)
         eni_result_cut_short(self, "failed", reason[0] != 0 ? reason : why);
 }
 
+void eni_rank_close_door(const eni_rank *self)
+{
+    if (self->token.path[0] != 0) eni_token_remove(self->token.path);
+}
+
+/* The token goes first: once the port is free, another leader may write its own there. */
+static void stop_leading(eni_rank *self)
+{
+    eni_rank_close_door(self);
+    eni_leader_stop(self->leader);
+    self->leader = NULL;
+}
+
 en_status eni_rank_bye(eni_rank *self)
 {
     EN_TRY(eni_member_bye(self->member, eni_rank_answer_by(self, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
     if (self->leader == NULL) return EN_OK;
-    return eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
+    EN_TRY(eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd));
+    stop_leading(self);
+    return EN_OK;
 }
 
 void eni_rank_leave(eni_rank *self)
@@ -518,8 +551,6 @@ void eni_rank_leave(eni_rank *self)
     eni_mesh_close(&self->mesh);
     eni_free(self->groups);
     self->groups = NULL;
-    eni_leader_stop(self->leader);
-    self->leader = NULL;
-    if (self->token.path[0] != 0) eni_token_remove(self->token.path);
+    stop_leading(self);
     if (self->token.lock >= 0) close(self->token.lock);
 }

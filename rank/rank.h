@@ -9,6 +9,7 @@
  *     save.h        checkpoints, and resuming from one
  *     records.c     records during the run: opens record.h and curve.h
  *     snapshot.h    the models of the curve
+ *     straggler.h   makes a rank slow
  *     result.c      the report at the end; run_facts.h has the members that simulated runs have too
  *     shutdown.h    how the user, or a death, ends it
  *
@@ -52,7 +53,9 @@ typedef struct eni_job {
     eni_hyper hyper;
     eni_param_groups *groups; /* hyper.groups, owned; NULL: none */
     eni_schedule schedule;
-    bool is_claiming; /* the next micro-batch is claimed, not assigned */
+    eni_rate_points *points; /* schedule.points, owned; NULL: none */
+    double clip_norm;        /* of the mean gradient; 0: any */
+    bool is_claiming;        /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
@@ -65,7 +68,7 @@ typedef struct eni_job {
     bool is_mean, is_recomputed; /* of it */
     bool has_own;                /* the state has tensors of kind EN_TENSOR_OWN */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
-    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
+    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX], points_sha256[ENI_DIGEST_HEX];
 } eni_job;
 
 /* Ranks that exchange without a server: all of them, or some by themselves. */
@@ -254,7 +257,11 @@ en_status eni_rank_cause(eni_rank *self, en_status st);
 /* Before anything is closed: if this rank is the first to know the cause, reports it; ends our waits. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
-/* Says goodbye, and as the leader waits for the others'. */
+/* As the leader, removes the token: no rank of this run looks for it any more, and one of the same process' next run must not find
+ * it. Before the last gather, without which no rank leaves. */
+void eni_rank_close_door(const eni_rank *self);
+
+/* Says goodbye, and as the leader waits for the others', and frees its port. */
 en_status eni_rank_bye(eni_rank *self);
 
 /* Closes the control connection, the listening sockets, and the leader with its token. */
@@ -292,7 +299,7 @@ en_status eni_records_point_zero(eni_rank *self);
 /* At the end of a run that ends well: flushes, so that a full disk shows. The curve is result.c's. */
 en_status eni_records_close(eni_rank *self);
 
-/* Frees all that is still open. */
+/* Frees all that is still open: of a run that has failed. Nothing is logged. */
 void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */

@@ -144,6 +144,12 @@ en_status eni_recorder_close(eni_recorder *recorder)
     return st;
 }
 
+void eni_recorder_free(eni_recorder *recorder)
+{
+    if (recorder != NULL) fclose(recorder->file);
+    eni_free(recorder);
+}
+
 /* ---- the bar; the plain line is the form that PyTorch's MNIST example made familiar ---- */
 
 enum {
@@ -423,4 +429,10 @@ en_status eni_tensorboard_close(eni_tensorboard *board)
     const en_status st = eni_record_close("board", board->path, board->file);
     eni_free(board);
     return st;
+}
+
+void eni_tensorboard_free(eni_tensorboard *board)
+{
+    if (board != NULL) fclose(board->file);
+    eni_free(board);
 }

@@ -82,6 +82,8 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *step);
 
 /* Flushes and closes; EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_recorder_close(eni_recorder *recorder);
+/* The same in a run that has failed: its cause is logged, and a full disk would be named once for each file. */
+void eni_recorder_free(eni_recorder *recorder);
 
 /* ---- for people: a bar on a terminal, plain lines elsewhere; for a launcher a line per update -- */
 
@@ -139,5 +141,6 @@ void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_po
 
 /* EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_tensorboard_close(eni_tensorboard *board);
+void eni_tensorboard_free(eni_tensorboard *board); /* as eni_recorder_free */
 
 #endif

@@ -162,7 +162,7 @@ void eni_records_free(eni_rank *self)
 {
     eni_curve_close(self->records.curve);
     eni_copies_close(self->records.looks.own, false);
-    eni_recorder_close(self->records.recorder);
-    eni_tensorboard_close(self->records.tensorboard);
+    eni_recorder_free(self->records.recorder);
+    eni_tensorboard_free(self->records.tensorboard);
     eni_trace_free(self->records.trace);
 }

@@ -477,7 +477,8 @@ static en_status conclude(eni_rank *self, json_t *reports, const evaluated *last
                                 eni_rank_flat(self, ENI_SLOT_EVAL), self->job.state));
     json_t *result = json_object();
     en_status st = fill_result(self, reports, last, result);
-    if (st == EN_OK && self->records.asked.out != NULL) st = eni_facts_write(self->records.asked.out, result);
+    if (st == EN_OK && self->records.asked.out != NULL)
+        st = eni_facts_write("result", self->records.asked.out, result);
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
     json_decref(result);
@@ -502,7 +503,7 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
     eni_trainer_report_run(&self->trainer, NULL, result);
     eni_json_set_text(result, "exit", exit);
     if (cause[0] != 0) eni_json_set_text(result, "cause", cause);
-    eni_facts_write(self->records.asked.out, result);
+    (void)eni_facts_write(NULL, self->records.asked.out, result);
     json_decref(result);
 }
 
@@ -566,7 +567,7 @@ en_status eni_result(eni_rank *self)
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     if (self->world.rank == 0 || which == EN_EVAL_MEAN)
         EN_TRY(eni_snapshot(self));
-    else if (self->job.states != NULL)
+    else
         EN_TRY(eni_snapshot_state(self));
     eni_host_count(self->exchange.host, &now);
     char *report = report_of_this_rank(self); /* before the last evaluation: that is not training */

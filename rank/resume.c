@@ -125,6 +125,8 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
         add(f, &n, "lr-milestones", "%s", text);
         add(f, &n, "lr-gamma", "%.15g", s->gamma);
     }
+    if (s->kind == ENI_LR_POINTS) add(f, &n, "lr-points", "%s", self->job.points_sha256);
+    if (self->job.clip_norm > 0) add(f, &n, "clip-norm", "%.15g", self->job.clip_norm);
     if (s->kind == ENI_LR_COSINE || s->kind == ENI_LR_LINEAR)
         add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
     return n;

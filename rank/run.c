@@ -86,6 +86,7 @@ static en_status stop_clock(eni_rank *self)
     self->records.is_concluding = 1;
     eni_member_note(self->member, (int64_t)stats->sum.steps, "finish");
     if (self->exchange.client != NULL) EN_TRY(eni_client_finished(self->exchange.client));
+    eni_rank_close_door(self);
     if (!eni_member_is_leaving(self->member))
         EN_TRY(eni_member_gather(self->member, "trained", NULL, 0, NULL, INT64_MAX));
     stats->clock_end_ns = eni_now_ns();
@@ -120,6 +121,7 @@ en_status eni_run_finish(eni_step_run *run)
     eni_member_note(self->member, (int64_t)run->step, "exchange");
     EN_TRY(trainer->ops->finish != NULL ? trainer->ops->finish(trainer->self, run)
                                         : eni_host_finish(self->exchange.host));
+    if (self->job.clip_norm > 0) eni_step_clip(self);
     EN_TRY(eni_step_close(run));
     return trainer->steps_itself ? EN_OK : eni_run_stepped(run);
 }

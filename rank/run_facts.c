@@ -276,11 +276,11 @@ en_status eni_facts_outcome(const eni_facts *f, json_t *result)
     return EN_OK;
 }
 
-en_status eni_facts_write(const char *dir, const json_t *result)
+en_status eni_facts_write(const char *who, const char *dir, const json_t *result)
 {
     char path[1024], *text = eni_json_dump(result, JSON_INDENT(2));
     snprintf(path, sizeof path, "%s/result.json", dir);
-    const en_status st = eni_file_replace_text("result", path, text);
+    const en_status st = eni_file_replace_text(who, path, text);
     free(text); /* jansson's */
     return st;
 }

@@ -51,7 +51,8 @@ void eni_facts_samples(json_t *o, double computed, double applied, double droppe
 /* A rank that took part, in a run whose ranks come and go: from when to when on the training clock, and how it ended. */
 void eni_facts_present(json_t *result, int rank, double from_s, double to_s, const char *end);
 
-/* result.json in `dir` appears complete, or not at all. EN_EIO, logged. */
-en_status eni_facts_write(const char *dir, const json_t *result);
+/* result.json in `dir` appears complete, or not at all. EN_EIO, logged for `who`; NULL: of a run that has failed, whose cause is
+ * logged. */
+en_status eni_facts_write(const char *who, const char *dir, const json_t *result);
 
 #endif

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/signals.h"
 #include "core/try.h"
 #include "rank/shutdown.h"
@@ -47,9 +48,12 @@ static const char *obstacle(const eni_rank *self)
     if (self->job.is_claiming && s->state > 0) return "its ranks keep state but share no common step";
     if (self->job.is_claiming && self->job.has_own)
         return "its program keeps memories of each rank (EN_MEMORY_EACH), but its ranks share no common step";
-    if (s->flags & EN_STORE_ON_SERVERS && !(s->flags & EN_SYNCHRONOUS) && !self->job.is_claiming)
-        return "with --assign=fixed its ranks share no common step: omit --assign";
-    return NULL;
+    if (!(s->flags & EN_STORE_ON_SERVERS) || self->job.is_claiming ||
+        eni_options_are_synchronous(s, self->job.options))
+        return NULL;
+    return s->flags & EN_SYNCHRONOUS_BY_DEFAULT
+               ? "with options of its own its ranks share no common step: omit them"
+               : "with --assign=fixed its ranks share no common step: omit --assign";
 }
 
 static en_status refuse(const eni_rank *self, const char *why)

@@ -20,25 +20,37 @@
 
 /* ---- running statistics ---- */
 
+/* Whether the statistics to evaluate are made of those of all ranks (or of all its micro-batches, where it is alone). Otherwise
+ * they are rank 0's, also where a checkpoint has those of all. */
+static bool judges_all(const eni_rank *self)
+{
+    return self->job.states != NULL && self->job.is_mean;
+}
+
 /* Where this rank's running statistics are among those of all (or of its micro-batches, where it is alone). */
+static float *own_of_all(const eni_rank *self)
+{
+    return self->job.states + (uint64_t)self->world.rank * self->job.schema.nstate;
+}
+
+/* Where those to evaluate are made. */
 static float *own_state(const eni_rank *self)
 {
-    const eni_job *job = &self->job;
-    return job->states == NULL ? job->state : job->states + (uint64_t)self->world.rank * job->schema.nstate;
+    return judges_all(self) ? own_of_all(self) : self->job.state;
 }
 
 /* Their number of elements; 0: not needed of this rank, or the network has none. */
 static uint64_t own_states(const eni_rank *self)
 {
     const eni_job *job = &self->job;
-    if (job->states != NULL) return job->schema.nstate * (uint64_t)job->accumulate;
+    if (judges_all(self)) return job->schema.nstate * (uint64_t)job->accumulate;
     return job->state != NULL && self->world.rank == 0 ? job->schema.nstate : 0;
 }
 
-/* Copies the present ones into `to`. */
-static en_status copy_states(const eni_rank *self, float *to)
+/* Copies the present ones, `n` elements, into `to`. */
+static en_status copy_states(const eni_rank *self, uint64_t n, float *to)
 {
-    const uint64_t nstate = self->job.schema.nstate, n = own_states(self);
+    const uint64_t nstate = self->job.schema.nstate;
     for (uint64_t at = 0; at < n; at += nstate)
         EN_TRY(self->trainer.ops->state(self->trainer.self, (int64_t)(at / nstate), to + at));
     return EN_OK;
@@ -49,7 +61,7 @@ static en_status gather_states(eni_rank *self)
 {
     eni_job *job = &self->job;
     const size_t bytes = job->schema.nstate * sizeof(float);
-    const float *own = own_state(self);
+    const float *own = own_of_all(self);
     for (size_t at = 0; at < bytes && self->world.nranks > 1; at += ENI_BLOB_MAX) {
         const size_t n = bytes - at < ENI_BLOB_MAX ? bytes - at : ENI_BLOB_MAX;
         eni_blobs blobs = {0};
@@ -65,7 +77,6 @@ static en_status gather_states(eni_rank *self)
     return EN_OK;
 }
 
-/* Means, with --bn-stats=mean, of floats that are not each rank's own; all else is rank 0's, as are numbers of batches. */
 void eni_snapshot_mean_of_states(eni_job *job)
 {
     const int n = (int)job->plan.world;
@@ -88,7 +99,7 @@ void eni_snapshot_mean_of_states(eni_job *job)
 /* Makes the statistics to evaluate, at rank 0, from own_state's. With those of all ranks all together. */
 static en_status judge_states(eni_rank *self)
 {
-    if (self->job.states == NULL) return EN_OK;
+    if (!judges_all(self)) return EN_OK;
     EN_TRY(gather_states(self));
     eni_snapshot_mean_of_states(&self->job);
     return EN_OK;
@@ -98,8 +109,18 @@ static en_status judge_states(eni_rank *self)
 
 en_status eni_snapshot_state(eni_rank *self)
 {
-    EN_TRY(copy_states(self, own_state(self)));
+    EN_TRY(copy_states(self, own_states(self), own_state(self)));
     return judge_states(self);
+}
+
+en_status eni_snapshot_all_states(eni_rank *self)
+{
+    eni_job *job = &self->job;
+    if (job->states == NULL) return eni_snapshot_state(self);
+    EN_TRY(copy_states(self, job->schema.nstate * (uint64_t)job->accumulate, own_of_all(self)));
+    EN_TRY(gather_states(self));
+    eni_snapshot_mean_of_states(job);
+    return EN_OK;
 }
 
 /* Turns this rank's weights in slot ENI_SLOT_EVAL into the strategy's model. */
@@ -140,7 +161,7 @@ static en_status portion_of(const eni_rank *self, portion *s)
     s->is_first = self->world.rank == 0;
     s->is_store = which == EN_EVAL_STORE && self->exchange.client != NULL;
     s->is_mean = which == EN_EVAL_MEAN && self->exchange.all.coll != NULL;
-    s->is_whole = s->is_first && !s->is_store && !s->is_mean && self->job.states == NULL;
+    s->is_whole = s->is_first && !s->is_store && !s->is_mean && !judges_all(self);
     s->nstates = own_states(self);
     s->nweights = s->is_mean || (s->is_first && !s->is_store) ? self->job.schema.count : 0;
     return EN_OK;
@@ -148,7 +169,7 @@ static en_status portion_of(const eni_rank *self, portion *s)
 
 static bool needs_all(const eni_rank *self, const portion *s)
 {
-    return self->world.nranks > 1 && (s->is_mean || self->job.states != NULL);
+    return self->world.nranks > 1 && (s->is_mean || judges_all(self));
 }
 
 /* A rank that only watches has neither. */
@@ -180,14 +201,14 @@ static en_status keep_own(eni_rank *self, const portion *s, const eni_copy_note 
     EN_TRY(eni_copies_add(self->records.looks.own, note, &room));
     if (room == NULL) return EN_OK;
     float *copy = room;
-    EN_TRY(copy_states(self, copy));
+    EN_TRY(copy_states(self, s->nstates, copy));
     if (s->nweights > 0) memcpy(copy + s->nstates, eni_rank_flat(self, s->slot), s->nweights * sizeof(float));
     return EN_OK;
 }
 
 static en_status keep_whole(eni_rank *self, const portion *s, const eni_copy_note *note)
 {
-    EN_TRY(copy_states(self, own_state(self)));
+    EN_TRY(copy_states(self, s->nstates, own_state(self)));
     return eni_curve_add(self->records.curve, note, eni_rank_flat(self, s->slot), self->job.state);
 }
 

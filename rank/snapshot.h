@@ -32,12 +32,16 @@ uint64_t eni_snapshots_left_out(const eni_rank *self);
  * ranks must call it at the same step. */
 en_status eni_snapshot(eni_rank *self);
 
-/* --bn-stats=mean: job.state becomes the mean of job.states. */
+/* Makes job.state of job.states: with --bn-stats=mean the mean of those floats that are not each rank's own (EN_TENSOR_OWN);
+ * all else is rank 0's, as are numbers of batches. */
 struct eni_job;
 void eni_snapshot_mean_of_states(struct eni_job *job);
 
-/* The present running statistics to evaluate them with, into job.state at rank 0. With --bn-stats=mean all
- * ranks call it together. */
+/* The present running statistics to evaluate the weights with, into job.state at rank 0. With --bn-stats=mean all
+ * ranks call it together; else only rank 0's count, and it does nothing on the others. */
 en_status eni_snapshot_state(eni_rank *self);
+
+/* The same, and those of all ranks in job.states, if the run keeps them: for a checkpoint. All ranks call it together. */
+en_status eni_snapshot_all_states(eni_rank *self);
 
 #endif

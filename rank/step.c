@@ -175,6 +175,33 @@ void eni_step_compute_ends(eni_step_run *run, const char *what)
     run->mark_ns = now;
 }
 
+/* In double and in the order of tensors: the same on all ranks, and for all buckets. Four sums, so that an addition
+ * need not wait for the one before. */
+static double square_of(const float *x, uint64_t n)
+{
+    double sum[4] = {0};
+    uint64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++)
+            sum[k] += (double)x[i + (uint64_t)k] * (double)x[i + (uint64_t)k];
+    for (; i < n; i++)
+        sum[0] += (double)x[i] * (double)x[i];
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+void eni_step_clip(eni_rank *self)
+{
+    const en_schema *schema = &self->job.schema;
+    float *grad = eni_arena_at(self->exchange.arena, ENI_SLOT_GRAD, 0);
+    double square = 0;
+    for (uint32_t t = 0; t < schema->ntensors; t++)
+        square += square_of(grad + schema->tensors[t].offset, schema->tensors[t].count);
+    const float factor = (float)(self->job.clip_norm / (sqrt(square) + 1e-6));
+    for (uint64_t i = 0; !(factor >= 1) && i < schema->count; i++)
+        grad[i] *= factor;
+    if (!self->trainer.steps_itself) eni_host_step_all(self->exchange.host);
+}
+
 /* ---- after the step ---- */
 
 uint64_t eni_step_samples(const eni_step_run *run)

@@ -69,6 +69,10 @@ void eni_step_compute_ends(eni_step_run *run, const char *what);
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss);
 en_status eni_step_check_finite(uint64_t step, double loss, double lr); /* the same without a rank */
 
+/* The host has left the mean gradient (steps_outside): makes it no longer than clip_norm, as PyTorch's clip_grad_norm_,
+ * and steps with it, unless the trainer does. */
+void eni_step_clip(eni_rank *self);
+
 /* The step is done: it is counted, and recorded once its loss is there. */
 en_status eni_step_close(eni_step_run *run);
 

@@ -48,6 +48,9 @@ typedef struct eni_trainer_ops {
     /* From the next batch to the last bucket submitted: eni_step_take for each micro-batch, eni_step_begin
      * once the samples that count are known, eni_step_submit for each bucket as soon as it is complete. */
     en_status (*gradient)(void *self, eni_step_run *run);
+    /* The trainer's own optimizer, in the strategy's step of a bucket. NULL: the host steps, or with steps_itself
+     * nobody does in `finish`. */
+    en_status (*step)(void *self, uint32_t bucket);
     /* The strategy's finish of every bucket, and the weights to where the next forward reads them. NULL: the
      * host's finish, which leaves them there. */
     en_status (*finish)(void *self, eni_step_run *run);

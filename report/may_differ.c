@@ -9,7 +9,7 @@ const eni_may_differ eni_may_differ_table[] = {
     /* ---- keys ---- */
     {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
      "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
-     "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order set"},
+     "lr-step lr-milestones lr-gamma lr-scale clip-norm assign backend sum-order set"},
     /* The chunks of a batch are a fact, below; an all-reduce that sums in another order has its own name. */
     {NULL, ENI_ARMS, ENI_THEN_NOTHING,
      "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},

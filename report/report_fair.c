@@ -51,7 +51,8 @@ static bool is_first_of_seed(const eni_study *study, const eni_run *run, const c
 static void rule_hash(const eni_study *study, eni_fairness *fairness)
 {
     const char *rule = fairness->rules[fairness->nrules].name;
-    const char *fact = strcmp(rule, ENI_RULE_START) == 0 ? "init_sha256" : "order_sha256";
+    const bool is_start = strcmp(rule, ENI_RULE_START) == 0;
+    const char *fact = is_start ? "init_sha256" : "order_sha256";
     size_t unknown = 0, compared = 0;
     bool has_own = false;
     char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
@@ -60,7 +61,7 @@ static void rule_hash(const eni_study *study, eni_fairness *fairness)
         unknown += run->is_complete && hash[0] == 0;
         if (!run->is_complete || hash[0] == 0) continue;
         compared++;
-        has_own = has_own || (fact[0] == 'i' && !eni_is_told_alike(study, 0, run->arm));
+        has_own = has_own || (is_start && !eni_is_told_alike(study, 0, run->arm));
         if (is_first_of_seed(study, run, fact))
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
                          hash);

@@ -35,9 +35,11 @@ static int run(eni_config *config)
     const eni_hook_guard_config guard = {config->hook_timeout_ns, eni_cause_tell, &config->result_fd};
     eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
     const en_status st = eni_psd_run(config, eni_version, plugins, signal_fd, hooks);
+    const bool is_signalled = eni_signals_wait(signal_fd, 0);
     const int code = eni_signals_exit_code(st, signal_fd);
     eni_hook_guard_end(hooks);
-    eni_end_write((int)config->result_fd, st);
+    /* The launcher does not blame psd for an end that a rank has asked for. */
+    eni_end_write((int)config->result_fd, st == EN_EINTR && !is_signalled ? EN_ESTOP : st);
     close(signal_fd);
     return code;
 }

@@ -161,9 +161,7 @@ static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni
     }
     if (slot >= eni_arena_nslots(arena)) return true; /* not wanted */
     header->slot = slot;
-    if (!(action->flags & ENI_STORE_IS_PUT))
-        memmove(arena_at(shard, arena, slot, action->bucket), action->data,
-                header->bytes); /* may be its own */
+    memmove(arena_at(shard, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
     return true;
 }
 
@@ -364,16 +362,6 @@ static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payl
     return true;
 }
 
-/* Where a push wants the weights of its answer, if a step may write there: not over the push itself. */
-static float *room_for_answer(eni_shard *shard, const eni_header *h)
-{
-    const eni_arena *arena = h->flags & ENI_FLAG_SHM ? arena_of(shard, h->rank) : NULL;
-    if (arena == NULL || h->flags & ENI_FLAG_MAPPED || h->into == h->slot ||
-        h->into >= eni_arena_nslots(arena))
-        return NULL;
-    return arena_at(shard, arena, h->into, h->bucket);
-}
-
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 static void on_hello(eni_shard *shard, const eni_packet *packet)
@@ -480,7 +468,6 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
     };
     if (type == ENI_STORE_CALL && event.is_replay && replay(shard, packet)) return;
     if (type != ENI_STORE_SNAPSHOT && !find_payload(shard, packet, &event.payload)) return;
-    if (event.payload.data != NULL && type == ENI_STORE_CALL) event.into = room_for_answer(shard, &h);
     step(shard, &event, &h);
     if (shard->saves == NULL) return;
     if (type == ENI_STORE_CALL) eni_shard_save_called(shard, h.rank);

@@ -198,6 +198,16 @@ static en_status read_groups(const key_reader *r, eni_setup *setup)
     return refuse(r, EN_EPROTO, "'groups' is invalid: %.60s", text);
 }
 
+static en_status read_points(const key_reader *r, eni_setup *setup)
+{
+    const char *text;
+    EN_TRY(text_of(r, "lr-points", &text));
+    setup->points = eni_rate_points_parse(text);
+    setup->store.schedule.points = setup->points;
+    if (setup->points != NULL) return EN_OK;
+    return refuse(r, EN_EPROTO, "'lr-points' is invalid: %.60s", text);
+}
+
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
 {
     EN_TRY(real_of(r, "beta1", &hyper->beta1));
@@ -227,6 +237,7 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->store.schedule.kind = (eni_schedule_kind)kind;
     if (setup->store.schedule.kind == ENI_LR_MULTISTEP) EN_TRY(read_milestones(r, &setup->store.schedule));
+    if (setup->store.schedule.kind == ENI_LR_POINTS) EN_TRY(read_points(r, setup));
     EN_TRY(real_of(r, "lr", &setup->store.schedule.base));
     EN_TRY(real_of(r, "lr-gamma", &setup->store.schedule.gamma));
     EN_TRY(whole_of(r, "lr-warmup", &setup->store.schedule.warmup));
@@ -285,6 +296,7 @@ void eni_setup_fini(eni_setup *setup)
     eni_free(setup->offsets);
     eni_options_free(setup->options);
     eni_groups_free(setup->groups);
+    eni_rate_points_free(setup->points);
     *setup = (eni_setup){0};
 }
 

@@ -18,6 +18,7 @@ typedef struct eni_setup {
     uint64_t *offsets;        /* (store.nbuckets) where each starts in the flat vector of a worker's arena */
     eni_options *options;     /* resolved */
     eni_param_groups *groups; /* store.hyper.groups; owned; NULL without groups */
+    eni_rate_points *points;  /* store.schedule.points, likewise */
     uint64_t elements;        /* of that vector */
     uint64_t budget;          /* micro-batches to be claimed */
     uint64_t net_bytes_per_s; /* --net; 0, 0: the real wire */

@@ -1,19 +1,23 @@
 #!/bin/sh
-# root.sh SUITE[+arm64] COMMAND..: runs COMMAND on this tree in a bare Debian of SUITE (bookworm, trixie) with the packages of
-# `make deps`:
+# root.sh SUITE[+arm64|+python] COMMAND..: runs COMMAND on this tree in a bare Debian of SUITE (bookworm, trixie) with the packages
+# of `make deps`:
 #
 #     tools/root.sh trixie make BUILD=/build test
 #     tools/root.sh bookworm+arm64 make BUILD=/build ARCH=arm64 test
 #
 # With +arm64 it has this machine's programs and also arm64's libraries, and qemu is registered with binfmt_misc: programs
-# compiled for arm64 are emulated, but compilers and shells are native.
+# compiled for arm64 are emulated, but compilers and shells are native. With +python it has python3-venv instead of the packages
+# of `make deps`.
 #
 # mmdebstrap makes it, from apt's mirror. It is kept in ${XDG_CACHE_HOME:-~/.cache}/entrain-roots/SUITE.., with /build for as
 # long as the tree is the same; SUITE...tar has its initial state. COMMAND sees the tree as /entrain, read-only; its processes end
 # with it, or after ROOT_SECONDS (5400). Exit 77, with one sentence, if the root cannot be made; else the exit of COMMAND.
-name=$1 suite=${1%+arm64} arch=
-[ $# -ge 2 ] || { echo "root.sh SUITE[+arm64] COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
-[ "$suite" = "$name" ] || arch=arm64
+name=$1 suite=${1%+*} arch= has=make prepare="make -s deps"
+[ $# -ge 2 ] || { echo "root.sh SUITE[+arm64|+python] COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
+case $name in
+*+arm64) arch=arm64 prepare="$prepare ARCH=arm64" ;;
+*+python) has=python3-venv prepare=true ;;
+esac
 shift
 tree=$(cd "$(dirname "$0")/.." && pwd) || exit 2
 root=${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots/$name
@@ -38,7 +42,7 @@ if [ ! -e "$root/whole" ] || [ ! -e "$root.tar" ]; then
     [ -n "$mirror" ] || skip "apt has no mirror of $here"
     rm -rf "$root" "$root.tar" && mkdir -p "$root" || exit 1
     apt-config dump | grep -E '^Acquire::(https?::|Check-)' > "$root.apt" # such as proxies
-    timeout 900 mmdebstrap --mode=root --variant=minbase --include=make --aptopt="$root.apt" \
+    timeout 900 mmdebstrap --mode=root --variant=minbase --include=$has --aptopt="$root.apt" \
         --architectures="$(dpkg --print-architecture)${arch:+,$arch}" "$suite" "$root.new.tar" \
         "deb $mirror $suite main" > "$root.log" 2>&1 9>&- || skip "mmdebstrap failed: $(grep '^E:' "$root.log" | head -n 1)"
     tar -C "$root" --numeric-owner -xpf "$root.new.tar" && mkdir -p "$root/entrain" && touch "$root/whole" &&
@@ -50,11 +54,11 @@ fi
 
 # The first process of a PID namespace: when it ends, so do the others.
 inside='
-root=$1 tree=$2 arch=$3; shift 3
+root=$1 tree=$2 prepare=$3; shift 3
 mount --bind "$tree" "$root/entrain" && mount -o remount,bind,ro "$root/entrain" &&
     mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" &&
     mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" && mount -t tmpfs -o mode=1777 tmpfs "$root/tmp" || exit 1
 cat /etc/resolv.conf > "$root/etc/resolv.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" \
-    sh -c "cd /entrain && make -s deps $arch >/dev/null && \"\$@\"" sh "$@"'
-exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "${arch:+ARCH=$arch}" "$@"
+    sh -c "cd /entrain && $prepare >/dev/null && \"\$@\"" sh "$@"'
+exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "$prepare" "$@"

@@ -450,7 +450,7 @@ static en_status write_result(eni_experiment *e, const eni_sim_result *r, const 
     for (int32_t i = r->nranks; i-- > DETAILED;)
         json_array_remove(reports, (size_t)i);
     eni_json_set_text(result, "exit", "ok");
-    if (st == EN_OK) st = eni_facts_write(e->records.out, result);
+    if (st == EN_OK) st = eni_facts_write("result", e->records.out, result);
     e->has_result = st == EN_OK;
     json_decref(result);
     json_decref(reports);
@@ -495,7 +495,7 @@ static void write_cause(const eni_experiment *e)
     eni_json_set_text(result, "exit", "failed");
     eni_log_last_error(cause, sizeof cause);
     eni_json_set_text(result, "cause", cause);
-    (void)eni_facts_write(e->records.out, result);
+    (void)eni_facts_write(NULL, e->records.out, result);
     json_decref(result);
 }
 

@@ -109,22 +109,6 @@ static en_status open_vectors(eni_worker *w)
 
 /* ---- the run ---- */
 
-static void open_straggler(eni_worker *w)
-{
-    w->straggler =
-        (eni_straggler){.factor = 1, .seed = (uint64_t)w->config->seed, .rank = w->rank.world.rank};
-    for (int i = 0; i < w->config->straggler.count; i++) {
-        int64_t rank;
-        double factor;
-        if (eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) && rank == w->rank.world.rank)
-            w->straggler.factor = factor;
-    }
-    if (w->straggler.factor > 1)
-        eni_info("worker", "emulated straggler: rank %d takes %.3g times as long to compute",
-                 w->rank.world.rank, w->straggler.factor);
-    eni_straggler_open(&w->straggler);
-}
-
 /* Sets the rank's trainer, and the facts that the rank reports about it. */
 static void describe_trainer(eni_worker *w)
 {
@@ -175,7 +159,8 @@ static en_status open_all(eni_worker *w)
         w->share = NULL;
     }
     eni_shutdown_watch(rank->shutdown, rank->member);
-    open_straggler(w);
+    w->straggler = eni_straggler_of(&w->rank);
+    eni_straggler_open(&w->straggler);
     EN_TRY(rank->trainer.ops->open(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));

@@ -8,7 +8,6 @@
  *     batches.c        the loader, and a warm-up before the clock begins
  *     evaluate.c       evaluates weights
  *     statistics.h     running statistics of batch normalisation
- *     straggler.h      makes a rank slow
  *     share.c          the data set, once per host
  *     check.c          `entrain check` in place of training
  *     measure.c        what `check -v` and `advise` measure, in its place
@@ -29,7 +28,7 @@
 #include "rank/rank.h"
 #include "runtime/collective/gpu_choose.h"
 #include "runtime/host/cost_model.h"
-#include "worker/straggler.h"
+#include "rank/straggler.h"
 
 typedef struct eni_share eni_share;
 

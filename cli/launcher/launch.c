@@ -154,7 +154,9 @@ en_status eni_launch_run(const eni_launch *launch)
     if (l->reports.fd >= 0) close(l->reports.fd);
     if (l->out_fd >= 0) close(l->out_fd);
     const bool has_started = st == EN_OK;
-    if (has_started) st = l->first == EN_EPEER && l->course.has_diverged ? EN_ENONFINITE : l->first;
+    if (has_started) st = l->first;
+    if (has_started && st == EN_EPEER && l->course.has_diverged) st = EN_ENONFINITE;
+    if (has_started && st == EN_EPEER && l->course.is_refused) st = EN_EINVAL;
     fill_outcome(l, st, has_started, &before);
     eni_free(l);
     return st;

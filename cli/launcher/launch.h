@@ -28,6 +28,7 @@ typedef struct eni_launch_course {
     bool is_loss;      /* a worker or a psd died */
     int32_t lost;      /* workers that died */
     bool has_diverged; /* a process ended because a value was not finite */
+    bool is_refused;   /* a program ended by the exit code of wrong use */
     int32_t asked;     /* it was asked to continue with this many workers (control/ask.h); 0: it was not */
     char why[ENI_LAUNCH_CAUSE]; /* "3 workers were asked for (entrain join)" */
 } eni_launch_course;

@@ -23,6 +23,7 @@ typedef struct eni_child {
     int status;         /* of waitpid */
     bool is_terminated; /* we killed it: its status means nothing */
     bool has_said_end;  /* it has finished and exits by itself: its exit code counts */
+    en_status end;      /* then: how (eni_end_write); psd's is EN_ESTOP if a rank has ended the run early */
     bool is_lost;       /* it died, and the run with it */
     int log_fd;         /* what a program prints; -1: it goes through */
     char cause[360];    /* names the plugin hook that ended it; "": none did */
@@ -66,8 +67,9 @@ typedef struct eni_launcher {
     const eni_child *failed;        /* the first that died of a signal which we did not send */
     eni_death death;                /* as the first survivor reported it */
     bool has_death;
-    bool is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
-    bool has_named;                 /* the cause was logged */
+    bool is_ending;
+    int interrupted_by; /* this signal, which is pending in signal_fd again at the end; 0: none */
+    bool has_named;     /* the cause was logged */
     struct {
         int64_t name_ns; /* logs the cause, with what is known by then */
         int64_t kill_ns; /* ends the rest */

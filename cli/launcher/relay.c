@@ -1,6 +1,7 @@
 /* relay.c - reads log lines from the ranks' pipe, drops repeated ones, holds back the control plane's. */
 #include "cli/launcher/relay.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,13 @@ static bool is_of_the_failed(const eni_relay *relay, const char *cause)
     return begins(cause, "died") || begins(cause, "was");
 }
 
+/* A full disk is one cause, whichever files of whichever ranks meet it. */
+static const char *disk_in(const char *cause)
+{
+    const char *full = strstr(cause, strerror(ENOSPC));
+    return full != NULL ? full : cause;
+}
+
 static bool was_said(eni_relay *relay, const char *cause)
 {
     if (is_of_the_failed(relay, cause)) return true;
@@ -67,7 +75,7 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     if (is_of_the_end && relay->is_muted) return true;
     if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)
         snprintf(relay->held[relay->nheld++], ENI_RELAY_LINE, "%s", line);
-    else if (!was_said(relay, cause_in(text)))
+    else if (!was_said(relay, is_error ? disk_in(cause_in(text)) : cause_in(text)))
         eni_log_print(shown);
     return true;
 }
@@ -103,7 +111,7 @@ void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)
     if (end != NULL) snprintf(relay->failed, sizeof relay->failed, "%.*s", (int)(end + 2 - failure), failure);
     for (unsigned i = 0; i < relay->nheld; i++) {
         const char *shown = parse(relay->held[i], &level, subsystem, &text);
-        if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) eni_log_print(shown);
+        if (shown != NULL && !is_quiet && !was_said(relay, disk_in(cause_in(text)))) eni_log_print(shown);
     }
     relay->nheld = 0;
 }

@@ -139,7 +139,7 @@ static void remove_folder(const char *path)
 /* Closes all descriptors but the first; one by one if the kernel lacks the call or a filter refuses it. */
 static void close_others(void)
 {
-    if (close_range(STDIN_FILENO + 1, ~0U, 0) == 0) return;
+    if (syscall(__NR_close_range, STDIN_FILENO + 1, ~0U, 0) == 0) return; /* a call of glibc 2.34 */
     DIR *dir = opendir("/proc/self/fd");
     for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
         const int fd = atoi(entry->d_name);

@@ -128,7 +128,7 @@ static bool is_program(const eni_launcher *l)
 static void describe_end(const eni_launcher *l, const eni_child *c, char *text_out, size_t bytes)
 {
     const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    const char *name = sigabbrev_np(number);
+    const char *name = eni_signal_name(number);
     if (c->cause[0] != '\0')
         snprintf(text_out, bytes, "%s", c->cause);
     else if (number != 0)
@@ -182,6 +182,7 @@ static void note_end(eni_launcher *l, eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_terminated) return;
+    l->course.is_refused |= code == 2 && is_program(l);
     if (WIFSIGNALED(c->status)) {
         if (!restart(l, c)) note_lost(l, c);
         return;
@@ -192,7 +193,14 @@ static void note_end(eni_launcher *l, eni_child *c)
     }
     if (code == 0 || l->first != EN_OK) return;
     /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
-    if (code > 128 && c->rank == -1 && is_program(l)) return;
+    if (code > 128 && c->rank < 0 && is_program(l)) {
+        if (c->end == EN_ESTOP) return;
+        eni_error(
+            "launch",
+            "%s (pid %d) was ended by %s, and the run with it before its end: send signals to entrain run "
+            "(pid %d)",
+            c->role, (int)c->pid, strsignal(code - 128), (int)getpid());
+    }
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s", c->role,
                   is_program(l) ? ": there is no program " : "",
@@ -313,7 +321,7 @@ static void take_line(eni_launcher *l, char *line)
         l->course.has_diverged |= st == EN_ENONFINITE;
         for (int i = 0; i < l->nchildren; i++)
             if (l->child[i].pid == pid && sentence == NULL)
-                l->child[i].has_said_end = true;
+                l->child[i].has_said_end = true, l->child[i].end = st;
             else if (l->child[i].pid == pid)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
         return;
@@ -410,7 +418,7 @@ static void name_failed(eni_launcher *l)
 /* Logs as soon as both halves are known, or nothing more can come. */
 static void maybe_name(eni_launcher *l)
 {
-    if (l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted) return;
+    if (l->has_named || l->due.name_ns == INT64_MAX || l->interrupted_by != 0) return;
     const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     const bool is_complete =
         l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
@@ -436,11 +444,18 @@ static bool has_asked_leader(const eni_launcher *l)
            eni_ask(&leader, &l->token, ENI_ASK_STOP, 0, eni_now_ns() + ENI_SECOND, why) == EN_OK;
 }
 
-/* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
+/* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. A program may take
+ * long, so a second signal kills its ranks at once. */
 static void handle_signal(eni_launcher *l)
 {
-    if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
-    l->is_interrupted = l->is_ending = true;
+    const int number = eni_signals_take(l->launch->signal_fd);
+    if (number == 0) return;
+    if (l->interrupted_by != 0) {
+        if (is_program(l)) l->due.kill_ns = eni_now_ns();
+        return;
+    }
+    l->interrupted_by = number;
+    l->is_ending = true;
     l->first = EN_EINTR;
     if (!has_asked_leader(l)) signal_all(l, SIGTERM);
     l->due.kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
@@ -451,10 +466,12 @@ static void handle_failure(eni_launcher *l)
 {
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
-    const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
+    const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death,
+               is_stop = is_program(l) && l->first == EN_EINTR && !l->has_death;
     l->is_ending = true;
     l->due.kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0
                                      : is_resize           ? RESIZE_MS
+                                     : is_stop             ? PROGRAM_STOP_MS
                                                            : GRACE_MS) *
                                         ENI_MILLI;
 }
@@ -477,13 +494,13 @@ static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
     const int64_t late_ns = eni_now_ns() - l->due.kill_ns;
-    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted;
+    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->interrupted_by != 0;
     if (late_ns >= 0) read_reports(l);
     if (late_ns >= 0) l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
         if (!c->is_running || c->is_terminated) continue;
-        const int64_t more_ms = l->is_interrupted && c->rank == 0 ? RESULT_MS : 0;
+        const int64_t more_ms = l->interrupted_by != 0 && c->rank == 0 ? RESULT_MS : 0;
         if (late_ns >= more_ms * ENI_MILLI || (may_end_stopped && is_stopped(c))) terminate(c);
     }
 }
@@ -531,8 +548,7 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
     int64_t next = l->due.name_ns < l->due.kill_ns ? l->due.name_ns : l->due.kill_ns;
     int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* already being done */
-    if (l->launch->signal_fd >= 0 && !l->is_interrupted)
-        fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
+    if (l->launch->signal_fd >= 0) fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
     if (tstp_fd >= 0) fds[n++] = (struct pollfd){.fd = tstp_fd, .events = POLLIN};
@@ -583,8 +599,9 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     read_reports(l);
     maybe_name(l);
     count_lost(l);
-    eni_relay_open(&l->relay, "", l->is_interrupted);
-    if (!l->is_interrupted) show_last_words(l);
+    eni_relay_open(&l->relay, "", l->interrupted_by != 0);
+    if (l->interrupted_by == 0) show_last_words(l);
+    if (l->interrupted_by != 0) kill(getpid(), l->interrupted_by); /* main's exit code comes from it */
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].log_fd >= 0) close(l->child[i].log_fd);
 }

@@ -63,8 +63,8 @@ extern "C" {
 
 enum { EN_MAX_DIMS = 8, EN_MAX_TENSOR_NAME = 201 };
 
-/* Kinds of a tensor, as en_param.kind: a buffer (batch-norm statistics) is saved but not reduced; of an own one each rank's is
- * saved, not rank 0's alone. */
+/* Kinds of a tensor, as en_param.kind. A buffer (batch-norm statistics) has no gradient: rank 0's is saved with the weights. A
+ * buffer of kind EN_TENSOR_OWN differs between ranks: a checkpoint has that of each. */
 enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1, EN_TENSOR_OWN = 2 };
 
 typedef struct en_model_tensor {

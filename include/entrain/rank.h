@@ -77,8 +77,9 @@ enum {
     EN_RANK_HAS_ACCURACY = 4, /* en_rank_score.accuracy is set, and `evaluate` gives one */
     /* The program's own optimizer: after en_rank_finish the gradients are the mean over all ranks, the weights are as before,
      * and the program steps, on all ranks alike, before it calls en_rank_begin or en_rank_end again. For strategies whose ranks
-     * step with the mean (ring), and solo, where every W-th call of en_rank_finish with accumulate=W has a mean. Checkpoints
-     * are refused: they would lack its state. */
+     * step with the mean (ring), and solo, where every W-th call of en_rank_finish with accumulate=W has a mean; with
+     * options.step also for those whose ranks step with their own gradient (local-sgd). Checkpoints are refused: they would
+     * lack its state. */
     EN_RANK_STEPS_ITSELF = 8
 };
 
@@ -159,6 +160,18 @@ typedef struct en_rank_options {
 
     /* The file whose contents make the program what it is, for records: a script. NULL: the executable of this process. */
     const char *program;
+
+    /* NULL: none. A schedule of the program's own: the factor of the rate in step `step` of the run, which lies in epoch
+     * `epoch` (both from 0); 0 to 1e6. A function of these alone, and the same one on all ranks, since it is read in
+     * en_rank_open, step by step, up to 4 million steps, wherever the weights are stepped. Between two steps, as those of
+     * an asynchronous strategy may be, the rate changes in a straight line. */
+    double (*schedule)(void *user, uint64_t step, uint64_t epoch);
+
+    /* With EN_RANK_STEPS_ITSELF, inside en_rank_ready and en_rank_finish: the gradients of tensors [first, first + ntensors) are complete (their
+     * mean, or under a strategy with local steps this rank's own); the program steps the weights of these, and of no others.
+     * Anything but EN_OK ends the run. It makes no call of this header on the rank. NULL: the program steps them all after
+     * en_rank_finish, and strategies with local steps are refused. */
+    en_status (*step)(void *user, uint32_t first, uint32_t ntensors);
 } en_rank_options;
 
 /* The run, as settings and the meeting have made it. Texts are the library's, until en_rank_close. */

@@ -9,18 +9,40 @@
 extern "C" {
 #endif
 
-/* Element types. Values are part of the ABI and of the wire: append, never renumber. */
-enum { EN_F32 = 1, EN_BF16 = 2, EN_F16 = 3, EN_I32 = 4, EN_U8 = 5, EN_I64 = 6 };
+/* Element types. Values are part of the ABI and of the wire: append, never renumber. Those from EN_F64 on are only stored
+ * (rank.h's memories); no device computes with them. */
+enum {
+    EN_F32 = 1,
+    EN_BF16 = 2,
+    EN_F16 = 3,
+    EN_I32 = 4,
+    EN_U8 = 5,
+    EN_I64 = 6,
+    EN_F64 = 7,
+    EN_BOOL = 8, /* a byte, 0 or 1 */
+    EN_I8 = 9,
+    EN_I16 = 10,
+    EN_U16 = 11,
+    EN_U32 = 12,
+    EN_U64 = 13
+};
 
 /* Bytes of one element; 0 for an unknown type. */
 static inline size_t en_dtype_bytes(uint32_t dtype)
 {
     switch (dtype) {
-    case EN_I64: return 8;
+    case EN_F64:
+    case EN_I64:
+    case EN_U64: return 8;
     case EN_F32:
-    case EN_I32: return 4;
+    case EN_I32:
+    case EN_U32: return 4;
     case EN_BF16:
-    case EN_F16: return 2;
+    case EN_F16:
+    case EN_I16:
+    case EN_U16: return 2;
+    case EN_BOOL:
+    case EN_I8:
     case EN_U8: return 1;
     default: return 0;
     }

@@ -22,6 +22,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 enum { LENGTH_BYTES = 8 };
 
+static const char *const dtypes[] = {
+    [EN_F32] = "F32", [EN_BF16] = "BF16", [EN_F16] = "F16",   [EN_I32] = "I32", [EN_U8] = "U8",
+    [EN_I64] = "I64", [EN_F64] = "F64",   [EN_BOOL] = "BOOL", [EN_I8] = "I8",   [EN_I16] = "I16",
+    [EN_U16] = "U16", [EN_U32] = "U32",   [EN_U64] = "U64"};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
 /* Names appear in messages and in other people's terminals. */
 static bool is_clean_text(const char *text)
 {
@@ -99,9 +105,9 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
                         "%s: tensor %s: expected an object of dtype, shape and data_offsets", name,
                         tensor->name);
     const char *text = json_string_value(dtype);
-    for (tensor->dtype = EN_F32; tensor->dtype <= EN_I64; tensor->dtype++)
-        if (strcmp(text, eni_st_dtype_text(tensor->dtype)) == 0) break;
-    if (tensor->dtype > EN_I64 || (!is_any && !is_plain(tensor)))
+    for (tensor->dtype = EN_F32; tensor->dtype < DTYPES; tensor->dtype++)
+        if (strcmp(text, dtypes[tensor->dtype]) == 0) break;
+    if (tensor->dtype == DTYPES || (!is_any && !is_plain(tensor)))
         return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is supported%s: %s",
                         name, tensor->name, is_clean_text(text) ? text : "(not a name)",
                         strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
@@ -370,9 +376,7 @@ const char *eni_st_find_meta(const eni_st_file *file, const char *key)
 
 const char *eni_st_dtype_text(uint32_t dtype)
 {
-    static const char *const text[] = {[EN_F32] = "F32", [EN_BF16] = "BF16", [EN_F16] = "F16",
-                                       [EN_I32] = "I32", [EN_U8] = "U8",     [EN_I64] = "I64"};
-    return text[dtype];
+    return dtypes[dtype];
 }
 
 const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out[ENI_ST_SHAPE_TEXT])

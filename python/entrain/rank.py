@@ -1,15 +1,9 @@
-"""entrain.Rank: a program of your own as one rank of a run, on numpy.
-
-    with entrain.Rank({"slope": 0.0, "offset": 0.0}, train_samples=1000, strategy="ring", batch_size=16, lr=0.1, epochs=3) as rank:
-        for samples in rank.batches():                    # indices; ends with the run
-            rank.gradients["slope"][...] = ..             # of the mean loss over them, at rank.weights
-            rank.finish(loss)                             # now rank.weights are those of the next step
-
-Start it once for each rank, by torchrun, srun or mpirun, or by hand with world_size= and rank=. include/entrain/rank.h
-describes the calls, `entrain worker --help=all` lists the settings.
-"""
+"""entrain.Rank: a program of your own as one rank of a run, on numpy (docs/rank.md)."""
 import atexit
+import contextlib
 import ctypes
+import functools
+import math
 import os
 import signal
 import socket
@@ -20,11 +14,12 @@ import weakref
 import numpy as np
 
 import entrain
-from entrain import _need, _struct
+from entrain import RefusedError, _need, _struct
 
 _OK, _ESTOP, _INVALID = 0, 12, {1, 4, 13}  # EN_EINVAL, EN_ENOENT, EN_EMISMATCH
 _floats = ctypes.POINTER(ctypes.c_float)
-_MEMORY_TYPES = {"float32": 1, "float16": 3, "int32": 4, "uint8": 5, "int64": 6}  # all others as bytes
+_MEMORY_TYPES = {name: i for i, name in enumerate(
+    "float32 bfloat16 float16 int32 uint8 int64 float64 bool int8 int16 uint16 uint32 uint64".split(), 1)}  # all others as bytes
 _BOOLS = {"off": False, "on": True, "false": False, "true": True, "no": False, "yes": True, "0": False, "1": True}
 
 _Rates, _dims = _struct("f32 lr_factor weight_decay"), ctypes.c_uint64 * 8
@@ -32,51 +27,44 @@ _Tensor = _struct("u32 size reserved; text name; dims shape; *f32 initial; at ra
 _Memory = _struct("u32 size flags dtype reserved; text name; dims shape; at data", shape=_dims)
 _Score = _struct("u32 size reserved; f64 loss accuracy")
 _Evaluate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_floats), ctypes.POINTER(_Score))
+_Schedule = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
+_Step = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
 _Options = _struct("u32 abi size flags ntensors; at tensors; u64 train_samples; text model data data_sha256 computes plugins; "
-                   "call evaluate; at log user; u32 nmemories reserved; at memories; text program",
-                   tensors=ctypes.POINTER(_Tensor), evaluate=_Evaluate, memories=ctypes.POINTER(_Memory))
+                   "call evaluate; at log user; u32 nmemories reserved; at memories; text program; call schedule step",
+                   tensors=ctypes.POINTER(_Tensor), evaluate=_Evaluate, memories=ctypes.POINTER(_Memory), schedule=_Schedule,
+                   step=_Step)
 _Facts = _struct("u32 size; i32 rank nranks local_rank nlocal is_claiming; u64 seed batch global_batch samples steps first_step; "
                  "f64 lr; text strategy strategy_options out")
 _Batch = _struct("u64 number epoch count; *u32 samples")
+
+
+def _describe(struct, name, shape, **others):
+    _need(len(shape) <= 8 and 0 not in shape, f"{name} has shape {shape}: give fewer dimensions than 9, and an element")
+    struct.size, struct.name, struct.shape[:len(shape)] = ctypes.sizeof(struct), name.encode(), shape
+    for key, value in others.items():
+        setattr(struct, key, value)
 
 
 def _declare(memories, own):
     """The library reads and writes these arrays, where they lie."""
     declared = (_Memory * (len(memories) + len(own)))()
     for memory, (name, array), flags in zip(declared, [*memories.items(), *own.items()], [0] * len(memories) + [1] * len(own)):
-        _need(isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable and array.size > 0,
-              f"memory {name}: give a writable numpy array that is contiguous and has an element")
-        _need(not array.dtype.hasobject, f"memory {name} of {array.dtype} has Python objects, which other processes lack: give "
-              "numbers or bytes")
+        _need(isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable,
+              f"memory {name}: give a writable numpy array that is contiguous")
+        _need(not array.dtype.hasobject, f"memory {name} of {array.dtype} has Python objects: give numbers or bytes")
         is_finite = array.dtype != np.float32 or np.isfinite(array).all()  # a mask of -inf is no number to average
-        type = _MEMORY_TYPES.get(array.dtype.name) if is_finite else None
+        name_of_type = (array.dtype.metadata or {}).get("type", array.dtype.name)
+        type = _MEMORY_TYPES.get(name_of_type) if is_finite and array.dtype.isnative else None
         shape = array.shape if type or array.itemsize == 1 else (*array.shape, array.itemsize)
-        _need(len(shape) <= 8, f"memory {name} of {array.dtype} has shape {array.shape}: give fewer dimensions")
-        memory.size, memory.flags, memory.dtype = ctypes.sizeof(_Memory), flags, type or _MEMORY_TYPES["uint8"]
-        memory.name, memory.data = name.encode(), array.ctypes.data
-        memory.shape[:len(shape)] = shape
+        _describe(memory, name, shape, flags=flags, dtype=type or _MEMORY_TYPES["uint8"], data=array.ctypes.data)
     return declared
-
-
-def _prototypes(library):
-    rank, number, text, status = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_int
-    for name, result, *arguments in (
-            ("about", ctypes.POINTER(_Facts), rank), ("weights", rank, rank, number), ("gradient", rank, rank, number),
-            ("next", status, rank, ctypes.POINTER(_Batch)), ("begin", status, rank, ctypes.c_uint64),
-            ("ready", status, rank, number), ("finish", status, rank, ctypes.POINTER(_Score)), ("end", status, rank),
-            ("status", status, rank), ("close", None, rank), ("stop", None, rank, text), ("abort", None, rank, text),
-            ("why", None, text, ctypes.c_size_t)):
-        call = getattr(library, "en_rank_" + name)
-        call.restype, call.argtypes = result, arguments
-    return library
 
 
 def setting(name, default=None):
     """VALUE of `entrain run --set.NAME=VALUE .. -- python3 train.py`, or of an arm of `entrain compare`, as default's type; else
     default. Call it before Rank(), since the tensors may depend on it."""
-    entrain._library = entrain._library or entrain._load()
     text = ctypes.create_string_buffer(4096)
-    if entrain._library.en_rank_setting(name.encode(), text, ctypes.c_size_t(len(text))) < 0:
+    if entrain._library().en_rank_setting(name.encode(), text, ctypes.c_size_t(len(text))) < 0:
         return default
     text = text.value.decode()
     if isinstance(default, bool):
@@ -93,25 +81,31 @@ class RunError(RuntimeError):
         self.status = status
 
 
-class _Handle:
+class _Handle(ctypes.c_void_p):
     """An open rank. All arrays on its memory refer to it, so it is closed when the last one is gone."""
 
-    def __init__(self, library, pointer, memories):
-        self.library, self.pointer, self.memories = library, pointer, memories
-
-    def view(self, address, shape):
-        memory = (ctypes.c_float * int(np.prod(shape, dtype=np.int64))).from_address(address)
-        memory.handle = self
-        return np.frombuffer(memory, np.float32).reshape(shape)
-
     def __del__(self):
-        self.library.en_rank_close(self.pointer)
+        self.library.en_rank_close(self)
 
 
-def _weakly(method, afterwards=lambda *arguments: None):
-    """Calls the method as long as its object lives: a hook of fork cannot be taken back."""
-    weak = weakref.WeakMethod(method)
-    return lambda *arguments: (weak() or afterwards)(*arguments)
+def _show(kind, error, trace, shows=sys.excepthook):
+    """Nobody has caught it: the other ranks learn of it. What is refused ends a program as it ends a command."""
+    if entrain._rank():
+        entrain._rank()._abort(error)
+    shows(kind, error, trace)
+    if isinstance(error, RefusedError):
+        sys.exit(2)
+
+
+@atexit.register
+def _forgotten():
+    rank = entrain._rank()
+    if (rank and rank._handle and not rank._has_left and os.getpid() == rank._process
+            and rank._library.en_rank_status(rank._handle) == _OK):  # else the program has been told
+        sys.excepthook(RuntimeError, RuntimeError("the program ended without rank.end()"), None)
+
+
+sys.excepthook = _show
 
 
 class _Interrupts:
@@ -128,7 +122,9 @@ class _Interrupts:
         self.wakeup = signal.set_wakeup_fd(self.mouth.fileno(), warn_on_full_buffer=False)
         self.thread = threading.Thread(target=self.hear, daemon=True)
         self.thread.start()
-        os.register_at_fork(before=_weakly(self.hold), after_in_parent=_weakly(self.release), after_in_child=_weakly(self.be_child))
+        weak = weakref.ref(self)  # a hook of fork cannot be taken back
+        os.register_at_fork(before=lambda: weak() and weak().hold(), after_in_parent=lambda: weak() and weak().release(),
+                            after_in_child=lambda: weak() and (weak().leave(), weak().release()))
 
     def note(self, number, frame):
         self.count += 1
@@ -136,14 +132,13 @@ class _Interrupts:
             raise KeyboardInterrupt
 
     def hear(self):
-        heard = 0
+        heard, library, pointer = 0, self.handle.library, self.handle
         while byte := self.ear.recv(1):
-            if byte[0] in self.before:
-                heard += 1
-                if heard == 1:
-                    self.handle.library.en_rank_stop(self.handle.pointer, b"Ctrl-C" if byte[0] == signal.SIGINT else b"SIGTERM")
-                else:
-                    self.handle.library.en_rank_abort(self.handle.pointer, b"interrupted twice")
+            heard += byte[0] in self.before
+            if heard == 1:
+                library.en_rank_stop(pointer, b"Ctrl-C" if byte[0] == signal.SIGINT else b"SIGTERM")
+            elif heard > 1:
+                library.en_rank_abort(pointer, b"interrupted twice")
 
     # A signal to a child made by fork is not this run's: a Pool ends its workers by SIGTERM. None may come in between.
 
@@ -152,10 +147,6 @@ class _Interrupts:
 
     def release(self):
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
-
-    def be_child(self):
-        self.leave()
-        self.release()
 
     def leave(self):
         if self.before:
@@ -174,104 +165,95 @@ class _Interrupts:
         self.ear.close()
 
 
-class Rank:
-    """One rank of a run. Settings are those of `entrain worker`, as keywords: strategy="ssp:bound=3", batch_size=32, lr=0.1,
-    server="tcp://127.0.0.1:5555", world_size=2, rank=0, out="folder" ..
+class Rank(contextlib.AbstractContextManager):
+    """One rank of a run, as docs/rank.md explains. Settings are those of `entrain worker`: strategy="ssp:bound=3", lr=0.1 ..
 
-    tensors         {name: initial values}, in the order of forward; rank 0's values count
-    train_samples   batches are indices below it
-    memories        {name: array}: arrays of any type that belong to a checkpoint, such as running statistics: rank 0's count. They
-                    are read and written where they are; change them between batches() and finish()
-    own_memories    the same, of which each rank has its own, such as the state of a generator
-    rates           {name: (factor of lr, weight_decay)} of tensors that have their own
-    evaluate        called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
-    reads_weights   the program never writes to rank.weights: the ranks of a host may then share one copy
-    steps_itself    the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks, and the
-                    program changes rank.weights, alike on all ranks
-    environment     whether variables of torchrun, Slurm and MPI are read
-
+    tensors          {name: initial values}, in the order of forward; rank 0's values count
+    train_samples    batches are indices below it
+    memories         {name: array} that belong to a checkpoint; rank 0's count. own_memories: each rank has its own
+    rates            {name: (factor of lr, weight_decay)} of tensors that have their own
+    evaluate         called with {name: array} on rank 0; returns loss, or (loss, accuracy) with has_accuracy
+    schedule         schedule(step, epoch): the factor of lr in this step, from these alone
+    reads_weights    the program never writes to rank.weights: the ranks of a host may then share one copy
+    steps_itself     the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks
+    step             step(names): the same inside ready() and finish(), of these tensors; also under strategies with local steps
+    environment      whether variables of torchrun, Slurm and MPI are read
     weights, gradients   {name: float32 array}, at the same addresses for the whole run
     about                rank, nranks, steps, samples, batch, lr, strategy ..
 
-    ValueError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
+    RefusedError: a setting, or a wrong call. RunError: the run has failed, on all ranks.
     """
 
     def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, rates={}, evaluate=None, has_accuracy=False,
-                 reads_weights=False, steps_itself=False, environment=True, model="program", data="data", data_sha256=None,
-                 computes=None, **settings):
+                 schedule=None, reads_weights=False, steps_itself=False, step=None, environment=True, model="program", data="data",
+                 data_sha256=None, computes=None, **settings):
         _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
               "this process has a Rank already, and can have one at a time: call its end() or close() first")
-        entrain._rank, entrain._library = weakref.ref(self), entrain._library or entrain._load()
-        self._library, self._raised, self._handle = _prototypes(entrain._library), None, None
+        entrain._rank, self._handle, self._raised, self._library = weakref.ref(self), None, None, entrain._library()
         self._is_over = self._has_left = False
         self._waiting = set()  # tensors of this step whose gradients are not ready
         initial = {name: np.array(value, np.float32, order="C") for name, value in tensors.items()}
-        self._names = {name: i for i, name in enumerate(initial)}
+        self._tensors = {name: (i, value.shape) for i, (name, value) in enumerate(initial.items())}
         declared = (_Tensor * len(initial))()
         for tensor, (name, value) in zip(declared, initial.items()):
-            _need(value.ndim <= 8 and value.size > 0,
-                  f"tensor {name} has shape {value.shape}: give 1 to 8 dimensions, and an element")
-            tensor.size, tensor.name, tensor.initial = ctypes.sizeof(_Tensor), name.encode(), value.ctypes.data_as(_floats)
-            tensor.shape[:value.ndim] = value.shape
-            if name in rates:
-                tensor.rates = ctypes.pointer(_Rates(*rates[name]))
-        self._shapes = [value.shape for value in initial.values()]
-        self._evaluate = _Evaluate(self._judge(evaluate, has_accuracy)) if evaluate else _Evaluate()
+            _describe(tensor, name, value.shape, initial=value.ctypes.data_as(_floats),
+                      rates=ctypes.pointer(_Rates(*rates[name])) if name in rates else None)
+        judge, names = functools.partial(self._judge, evaluate, has_accuracy), list(initial)
+        self._evaluate = _Evaluate(self._guarded(judge, 1)) if evaluate else _Evaluate()
+        self._step = _Step(self._guarded(lambda first, n: step(names[first:first + n]) or _OK, 1)) if step else _Step()
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
-            flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself))),
-            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
+            flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself or bool(step)))),
+            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(), step=self._step,
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
-            evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None)
-        texts = [text.encode() for text in entrain._texts(settings)]
-        pointer = ctypes.c_void_p()
-        if not self._check(self._library.en_rank_open(ctypes.byref(options), (ctypes.c_char_p * len(texts))(*texts),
-                                                      ctypes.c_size_t(len(texts)), ctypes.byref(pointer))):
-            raise ValueError("the run that resume=auto names has finished: give another out")
-        handle = self._handle = _Handle(self._library, pointer, [*memories.values(), *own_memories.values()])
-        self._interrupts, self._shows = _Interrupts(handle), sys.excepthook
-        self._tells = sys.excepthook = _weakly(self._tell, self._shows)
-        self._process = os.getpid()
-        atexit.register(_weakly(self._forgotten))
-        facts = self._library.en_rank_about(pointer).contents
+            evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None,
+            schedule=_Schedule(self._guarded(lambda *at: float(schedule(*at)), math.nan)) if schedule else _Schedule())
+        library, handle = self._library, _Handle()
+        handle.library, handle.memories = library, [*memories.values(), *own_memories.values()]
+        _need(self._check(library.en_rank_open(ctypes.byref(options), *entrain._texts(settings), ctypes.byref(handle))),
+              "the run that resume=auto names has finished: give another out")
+        self._handle, self._interrupts, self._process = handle, _Interrupts(handle), os.getpid()
+        library.en_rank_about.restype = ctypes.POINTER(_Facts)
+        library.en_rank_weights.restype = library.en_rank_gradient.restype = ctypes.c_void_p
+        facts = library.en_rank_about(handle).contents
+
+        def view(address, shape):
+            memory = (ctypes.c_float * math.prod(shape)).from_address(address)
+            memory.handle = handle
+            return np.frombuffer(memory, np.float32).reshape(shape)
+
         self.about = {name: value.decode() if isinstance(value := getattr(facts, name), bytes) else value
                       for name, *_ in _Facts._fields_[1:]}
-        self.weights, self.gradients = ({name: handle.view(at(pointer, i), shape) for (name, i), shape
-                                         in zip(self._names.items(), self._shapes)}
-                                        for at in (self._library.en_rank_weights, self._library.en_rank_gradient))
+        self.weights, self.gradients = ({name: view(at(handle, i), shape) for name, (i, shape) in self._tensors.items()}
+                                        for at in (library.en_rank_weights, library.en_rank_gradient))
         for array in self.weights.values():
             array.flags.writeable = not reads_weights
 
-    def _judge(self, evaluate, has_accuracy):
-        def callback(user, weights, score):
+    def _guarded(self, call, otherwise):
+        """As a callback: what it raises, the call that asked raises again."""
+        def callback(user, *arguments):
             try:
-                seen = {name: np.ctypeslib.as_array(weights[i], shape or (1,)).reshape(shape).copy()
-                        for (name, i), shape in zip(self._names.items(), self._shapes)}
-                score[0].loss, score[0].accuracy = evaluate(seen) if has_accuracy else (evaluate(seen), 0)
-                return _OK
-            except BaseException as error:  # raised again by the call that asked
+                return call(*arguments)
+            except BaseException as error:
                 self._raised = error
                 self._abort(error)
-                return 1
+                return otherwise
         return callback
+
+    def _judge(self, evaluate, has_accuracy, weights, score):
+        seen = {name: np.ctypeslib.as_array(weights[i], shape or (1,)).reshape(shape).copy()
+                for name, (i, shape) in self._tensors.items()}
+        score[0].loss, score[0].accuracy = evaluate(seen) if has_accuracy else (evaluate(seen), 0)
+        return _OK
 
     def _abort(self, error):
         if self._handle is not None and not self._has_left:  # else the ranks have not met
             self._has_left = True
             lines = str(error).strip().splitlines() or [""]  # of a loader's exception: what it is, the trace, the cause
             text = lines[0] if len(lines) == 1 else f"{lines[0]} .. {lines[-1]}"
-            self._library.en_rank_abort(self._handle.pointer, f"{type(error).__name__}: {text}".encode(errors="replace"))
-
-    def _tell(self, kind, error, trace):  # nobody has caught it
-        self._abort(error)
-        self._shows(kind, error, trace)
-
-    def _forgotten(self):  # the interpreter ends
-        if os.getpid() == self._process and self._handle is not None and not self._has_left:
-            if self._library.en_rank_status(self._handle.pointer) == _OK:  # else the program has been told
-                self._tell(RuntimeError, RuntimeError("the program ended without rank.end()"), None)
+            self._library.en_rank_abort(self._handle, f"{type(error).__name__}: {text}".encode(errors="replace"))
 
     def _check(self, status):
         raised, self._raised = self._raised, None
@@ -281,32 +263,32 @@ class Rank:
         if status in (_OK, _ESTOP):
             return status == _OK
         text = ctypes.create_string_buffer(2048)
-        self._library.en_rank_why(text, len(text))
+        self._library.en_rank_why(text, ctypes.c_size_t(len(text)))
         text = text.value.decode(errors="replace") or f"status {status}"
-        raise ValueError(text) if status in _INVALID else RunError(text, status)
+        raise RefusedError(text) if status in _INVALID else RunError(text, status)
 
     def _open(self):
         _need(self._handle, "this rank is closed")
-        return self._handle.pointer
+        return self._handle
 
     def _next(self):
         """Number and samples of the next batch of this rank; None: that was the last."""
         batch = _Batch()
-        if self._check(self._library.en_rank_next(self._open(), batch)):
+        if self._check(self._library.en_rank_next(self._open(), ctypes.byref(batch))):
             return batch.number, np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
 
     def _begin(self, count):
         """A step with the oldest batch that was handed out; False: the run ends before it."""
-        if not self._check(self._library.en_rank_begin(self._open(), count)):
+        if not self._check(self._library.en_rank_begin(self._open(), ctypes.c_uint64(count))):
             return False
-        self._waiting = set(self._names)
+        self._waiting = set(self._tensors)
         if count == 0:  # the others have a few samples more
             self._finish()
         return True
 
     def _finish(self, loss=0.0, accuracy=0.0):
         score = _Score(size=ctypes.sizeof(_Score), loss=loss, accuracy=accuracy)
-        self._check(self._library.en_rank_finish(self._open(), score))
+        self._check(self._library.en_rank_finish(self._open(), ctypes.byref(score)))
 
     def batches(self):
         """The samples of each batch of this rank, as an array of indices, until the run ends: each is a step, to be finished."""
@@ -316,19 +298,18 @@ class Rank:
 
     def ready(self, name):
         """The gradient of this tensor is complete, and its weights are not read in this step any more: it may leave."""
-        self._check(self._library.en_rank_ready(self._open(), self._names[name]))
+        self._check(self._library.en_rank_ready(self._open(), self._tensors[name][0]))
         self._waiting.discard(name)
 
     def finish(self, loss, accuracy=0.0):
         """Ends the step. Gradients of tensors that were not ready leave now, so they have to be filled, too."""
-        for name in [name for name in reversed(list(self._names)) if name in self._waiting]:
+        for name in [name for name in reversed(list(self._tensors)) if name in self._waiting]:
             self.ready(name)
         self._finish(loss, accuracy)
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye."""
-        _need(self._is_over or not self._handle, "end() while the run has steps left: call it when batches() has ended, as it "
-              "does after stop()")
+        _need(self._is_over or not self._handle, "end() while the run has steps left: call it when batches() has ended")
         self._check(self._library.en_rank_end(self._open()))
         self._has_left = True
         self._interrupts.end()
@@ -342,14 +323,9 @@ class Rank:
         if self._handle is None:
             return
         self._interrupts.end()
-        if sys.excepthook is self._tells:
-            sys.excepthook = self._shows
         self._abort(RuntimeError("the program closed its rank before the end of the run"))
         self.weights, self.gradients = {name: array.copy() for name, array in self.weights.items()}, None
         self._handle = self._interrupts = None
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, kind, error, trace):
         try:

@@ -1,27 +1,22 @@
-"""entrain.torch: a PyTorch module under any strategy, on real ranks (docs/pytorch.md) or in virtual time (docs/virtual-time.md).
-
-    rank = entrain.torch.Rank(model, optimizer, data=train_set, evaluate=test, batch_size=64, epochs=3)   # joins the run
-    for x, y in rank.batches(num_workers=2):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()                          # gradients leave meanwhile
-        rank.step(loss)                          # now the model has the weights of the next step
-    rank.end()
-"""
+"""entrain.torch: a PyTorch module under any strategy, on real ranks (docs/pytorch.md) or in virtual time (docs/virtual-time.md)."""
 import collections
 import functools
 import hashlib
 import itertools
+import signal
+import warnings
 
 import numpy as np
 import torch
 
 import entrain
-from entrain import _need
+from entrain import RefusedError, _need
 
 _ADAM = ("lr", "betas", "eps", "weight_decay")
 _READ = {torch.optim.SGD: ("sgd", ("lr", "momentum", "nesterov", "weight_decay")),
          torch.optim.Adam: ("adam", _ADAM), torch.optim.AdamW: ("adamw", _ADAM)}
-_ELSE = "or let PyTorch step: step='torch', with the strategies ring and solo"
+_ELSE = "or let PyTorch step: step='torch', with the strategies ring, solo and local-sgd"
+_BF16 = np.dtype(np.int16, metadata={"type": "bfloat16"})  # a type that numpy lacks
 _Part = collections.namedtuple("_Part", "number index count size total")  # of a batch
 
 
@@ -30,38 +25,52 @@ def _trained(model, optimizer):
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         raise RuntimeError(f"torch {torch.__version__} does not tell when a gradient is complete: install torch 2.1 or newer")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    given = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     _need(trained, "the model has no parameter that needs a gradient")
     for name, p in trained.items():
         _need(p.dtype == torch.float32 and p.layout == torch.strided and p.device.type == "cpu", f"parameter {name} is {p.dtype}, "
               f"{p.layout}, on {p.device}: make it dense float32 on the CPU before Rank, such as by model.float()")
-    given = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-    for name, p in trained.items():
         _need(p in given, f"parameter {name} is not in the optimizer: add it, or freeze it by requires_grad_(False)")
     _need(len(given) == len(trained), f"the optimizer has {len(given)} parameters, the model {len(trained)}: give it the model's")
     return trained
 
 
-def _places(model):
-    """(name, dictionary, key) of all parameters and buffers with elements."""
-    return [(f"{prefix}.{key}".lstrip("."), tensors, key) for prefix, module in model.named_modules()
-            for tensors in (module._parameters, module._buffers) for key, t in tensors.items() if t is not None and t.numel() > 0]
-
-
 def _memory_of(name, t):
     try:
         t.data = t.data.contiguous()
-        return (t.detach().view(torch.int16) if t.dtype == torch.bfloat16 else t.detach()).numpy()
+        return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
-        raise ValueError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
-                         "tensor on the CPU before Rank") from None
+        raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device} ({cause}): make it dense, on the CPU") from None
 
 
-def _rates(optimizer):
+def _rates(optimizer, lr="lr"):
     names = _READ[type(optimizer)][1]
-    return [{name: group[name] for name in names} for group in optimizer.param_groups]
+    return [dict({name: group[name] for name in names}, lr=group.get(lr, group["lr"])) for group in optimizer.param_groups]
 
 
-def _settings_of(optimizer):
+def _factors(scheduler, optimizer, every):
+    """A scheduler of PyTorch as a function of (step, epoch), the factor of the rates that it began with: it is stepped here."""
+    of = torch.optim.lr_scheduler
+    _need(isinstance(scheduler, of.LRScheduler) and not isinstance(scheduler, of.ReduceLROnPlateau) and every in ("epoch", "step")
+          and scheduler.optimizer is optimizer, f"schedule={type(scheduler).__name__}, schedule_every={every!r}: give 'epoch' or "
+          "'step', and a scheduler of this optimizer that follows no metric, or a function of (step, epoch)")
+    factors, first, groups = [], _rates(optimizer), optimizer.param_groups
+
+    def factor(step, epoch):
+        while len(factors) <= (epoch if every == "epoch" else step):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about an optimizer that does not step
+                scheduler.step() if factors else None
+            shares = [group["lr"] / group["initial_lr"] for group in groups if group["initial_lr"] > 0] or [1]
+            is_lr = all(dict(was, lr=now["lr"]) == now for was, now in zip(first, _rates(optimizer)))
+            _need(is_lr and max(shares) - min(shares) <= 1e-9 * max(shares), f"{type(scheduler).__name__} changes more than all "
+                  f"rates alike: give it one function, and cycle_momentum=False, {_ELSE}")
+            factors.append(shares[0])
+        return factors[epoch if every == "epoch" else step]
+    return factor
+
+
+def _settings_of(optimizer, lr):
     """Those by which the library steps alike, and (factor of lr, weight_decay) of parameters that have their own."""
     kind, groups = type(optimizer), optimizer.param_groups
     _need(kind in _READ, f"{kind.__name__} is not among the optimizers that the library steps: give SGD, Adam or AdamW, {_ELSE}")
@@ -69,7 +78,7 @@ def _settings_of(optimizer):
     only = {"dampening": 0, "amsgrad": False, "maximize": False, "decoupled_weight_decay": kind is torch.optim.AdamW}
     for (name, value), group in itertools.product(only.items(), groups):
         _need(group.get(name, value) == value, f"the library's {kind.__name__} has no {name}={group.get(name)}: omit it, {_ELSE}")
-    rates = _rates(optimizer)
+    rates = _rates(optimizer, lr)
     for i, name in itertools.product(range(len(rates)), rates[0]):
         _need(rates[i][name] == rates[0][name] or name in ("lr", "weight_decay"), f"parameter groups 0 and {i} have "
               f"{name}={rates[0][name]} and {rates[i][name]}, but only lr and weight_decay may differ: make them alike, {_ELSE}")
@@ -107,9 +116,15 @@ class _Seeded(torch.utils.data.Dataset):
         self.dataset = dataset
 
     def __getitems__(self, indices):
-        torch.manual_seed(indices[0])
+        torch.default_generator.manual_seed(indices[0])
         take = getattr(self.dataset, "__getitems__", None)
         return take(indices[1:]) if take else [self.dataset[i] for i in indices[1:]]
+
+
+def _begin_loader(then, number):
+    """A terminal's Ctrl-C goes to loader processes, too. The rank ends the run in good order, and needs them until then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    then(number) if then else None
 
 
 class _Gone(torch.Tensor):
@@ -117,50 +132,54 @@ class _Gone(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, *call):
-        raise ValueError("the gradient has left during backward: call rank.step(loss) alone after backward, "
-                         f"{_ELSE}, where optimizer.register_step_pre_hook may clip the mean gradient")
+        raise RefusedError("the gradient has left during backward: call rank.step(loss) alone after it (Rank has clip_norm=.. for "
+                           f"ring and solo, whose ranks have the whole mean gradient), {_ELSE}")
 
 
 class Rank(entrain.Rank):
-    """One rank of a run that trains a module. Settings are those of `entrain worker`, as for entrain.Rank.
+    """One rank of a run that trains a module, as docs/pytorch.md explains. Settings are those of `entrain worker`.
 
-    optimizer      SGD, Adam or AdamW of torch.optim: the library reads it and steps alike, under any strategy. With step="torch"
-                   any optimizer, which PyTorch steps with the mean gradient (ring, solo)
-    data           the training set: a dataset with len() and items, or a pair of tensors (inputs, targets)
-    evaluate       called with the model, in evaluation mode, on rank 0; returns the loss, or with has_accuracy=True
-                   (loss, accuracy): step(loss, accuracy) then wants a batch's, too
+    optimizer    SGD, Adam or AdamW of torch.optim: the library reads it and steps alike, under any strategy. With step="torch"
+                 any optimizer, which PyTorch steps (ring, solo, and strategies with local steps)
+    data         the training set: a dataset with len() and items, or a pair of tensors (inputs, targets)
+    evaluate     called with the model on rank 0; returns the loss, or with has_accuracy=True (loss, accuracy): step(loss, accuracy)
+    schedule     a scheduler, stepped after each epoch (schedule_every="step": step), or a function (step, epoch) -> factor of lr
 
     Until end() the parameters lie in the run's memory. `unused` counts by name the steps without a gradient, which is zero then.
     """
 
-    def __init__(self, model, optimizer, *, data, evaluate=None, has_accuracy=False, step="native", data_sha256=None, **settings):
+    def __init__(self, model, optimizer, *, data, evaluate=None, has_accuracy=False, step="native", schedule=None,
+                 schedule_every="epoch", data_sha256=None, **settings):
         _need(step in ("native", "torch"), f"step={step!r}: give 'native' (the library steps) or 'torch'")
+        _need(step == "native" or schedule is None, "step='torch' leaves schedules to PyTorch: call scheduler.step() in the loop")
         data = _as_dataset(data)
-        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__} without len() and "
-              "items, so no run can share it out: give a map-style dataset")
-        self._model, self._optimizer, self._data, self._is_own, self._hooks = model, optimizer, data, step == "torch", []
+        _need(hasattr(data, "__len__") and hasattr(data, "__getitem__"), f"data is a {type(data).__name__}: give a map-style one")
+        self._model, self._optimizer, self._data, self._hooks, own_step = model, optimizer, data, [], step == "torch" or None
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
-        read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if self._is_own else _settings_of(optimizer)
+        lr = "lr" if schedule is None or callable(schedule) else "initial_lr"
+        read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if own_step else _settings_of(optimizer, lr)
+        if lr != "lr":
+            schedule = _factors(schedule, optimizer, schedule_every)
         read = {name: value if isinstance(value, (str, bool)) else float(value) for name, value in read.items()}
         for name in read.keys() & settings.keys():
-            raise ValueError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or give it to entrain run")
-        self._rates, self._places = [] if self._is_own else _rates(optimizer), _places(model)
+            raise RefusedError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or tell entrain run")
+        self._places = [(f"{prefix}.{key}".lstrip("."), of, key) for prefix, module in model.named_modules()
+                        for of in (module._parameters, module._buffers) for key, t in of.items() if t is not None and t.numel() > 0]
         super().__init__({name: p.detach().numpy() for name, p in self._trained.items()}, len(data),
                          memories={name: _memory_of(name, of[key]) for name, of, key in self._places if not of[key].requires_grad},
                          rates={name: own[p] for name, p in self._trained.items() if p in own},
                          evaluate=evaluate and functools.partial(self._judge_module, evaluate), has_accuracy=has_accuracy,
-                         steps_itself=self._is_own, model=type(model).__name__, data=type(data).__name__,
+                         schedule=schedule, step=own_step and self._step_own, model=type(model).__name__, data=type(data).__name__,
                          data_sha256=data_sha256 or _sha256(data),
                          computes=f"torch {torch.__version__}, cpu, {torch.get_num_threads()} threads", **read, **settings)
-        for group in optimizer.param_groups if self._is_own else ():  # a launcher's lr wins
+        for group in optimizer.param_groups if own_step else ():  # a launcher's lr wins
             group["lr"] *= self.about["lr"] / (read["lr"] or 1)
-        self._has_accuracy, self._nparts, self._part, self._nfinished = has_accuracy, 1, None, 0
-        self._accumulate = max(1, self.about["global_batch"] // (self.about["batch"] * self.about["nranks"]))  # the setting
+        self._has_accuracy, self._nparts, self._part = has_accuracy, 1, None
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
-        self._gone = {name: gradient.as_subclass(_Gone) for name, gradient in self._gradient.items()}
         for name, p in self._trained.items():
             p.data = torch.from_numpy(self.weights[name])
             self._hooks.append(p.register_post_accumulate_grad_hook(functools.partial(self._leave, name)))
+        self._rates = [] if own_step else _rates(optimizer)
         self._was = [(of[key].data_ptr(), of[key].requires_grad) for _, of, key in self._places]
 
     def _judge_module(self, evaluate, arrays):
@@ -192,15 +211,14 @@ class Rank(entrain.Rank):
         """The batches of this rank until the run ends, by a DataLoader with these arguments; each wants a step()."""
         dataset, ahead = self._data if dataset is None else dataset, collections.deque()
         batch, seed = self.about["batch"], self.about["seed"]
-        _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data "
-              f"{len(self._data)}: give the same samples")
-        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than the run, whose is {batch}: "
-              "give it to Rank alone")
+        _need(len(dataset) == len(self._data), f"batches() has {len(dataset)} samples, Rank {len(self._data)}: give the same ones")
+        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than Rank's {batch}: omit it")
         for name in {"sampler", "batch_sampler", "shuffle", "drop_last"} & loader.keys():
-            raise ValueError(f"batches({name}=..): the run chooses the samples: omit it (Rank has shuffle and drop_last)")
+            raise RefusedError(f"batches({name}=..): the run chooses the samples: omit it (Rank has shuffle and drop_last)")
         workers = loader.get("num_workers", 0)
-        if workers > 0 and loader.get("prefetch_factor") is None:
-            loader["prefetch_factor"] = 1 if self.about["is_claiming"] else 2
+        if workers > 0:
+            loader["prefetch_factor"] = loader.get("prefetch_factor") or (1 if self.about["is_claiming"] else 2)
+            loader["worker_init_fn"] = functools.partial(_begin_loader, loader.get("worker_init_fn"))
         _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x "
               f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
 
@@ -218,24 +236,24 @@ class Rank(entrain.Rank):
             while self._part is None:  # empty batches lie before it
                 if not ahead or not self._begin_part(ahead.popleft()):
                     return
-            torch.manual_seed(_seed(seed, self._part.number, self._part.index))
+            torch.default_generator.manual_seed(_seed(seed, self._part.number, self._part.index))  # alone: GPUs' cost half a ms
             yield data
             if self._part is not None:
-                raise ValueError("the last batch was not finished: call rank.step(loss) after loss.backward()")
+                raise RefusedError("the last batch was not finished: call rank.step(loss) after loss.backward()")
 
     def _look(self):
         """All that Rank has lent is where it was."""
         for (name, of, key), was in zip(self._places, self._was):
             if (of[key].data_ptr(), of[key].requires_grad) != was:
-                raise ValueError(f"{name} of the model was moved, frozen or thawed after Rank had joined: call .to(), .half() and "
+                raise RefusedError(f"{name} of the model was moved, frozen or thawed after it joined: call .to(), .half() and "
                                  "requires_grad_() before, and change buffers in place")
 
     def _begin_part(self, part):
         self._look()
         for was, now in zip(self._rates, _rates(self._optimizer) if self._rates else ()):
             for name in [name for name in was if was[name] != now[name]]:
-                raise ValueError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
-                                 f"omit that (Rank has lr_schedule=..), {_ELSE}")
+                raise RefusedError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
+                                 f"omit that (Rank has schedule=.. and lr_schedule=..), {_ELSE}")
         if part.index == 0:
             self._touched, self._sums = set(), np.zeros(2)
             if not self._begin(part.total):
@@ -248,17 +266,17 @@ class Rank(entrain.Rank):
         """The gradient of a parameter is complete: it leaves while backward goes on."""
         part, gradient = self._part, self._gradient[name]
         if part is None or name in self._here:
-            raise ValueError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
+            raise RefusedError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
                              "for each that batches() gives")
         if p.grad.layout != torch.strided:
-            raise ValueError(f"the gradient of {name} is {p.grad.layout}: give its module sparse=False")
+            raise RefusedError(f"the gradient of {name} is {p.grad.layout}: give its module sparse=False")
         if name in self._touched:
             gradient.add_(p.grad, alpha=part.size / part.total)
         else:
             torch.mul(p.grad, part.size / part.total, out=gradient)
         self._touched.add(name)
         self._here.add(name)
-        p.grad = self._gone[name]
+        p.grad = gradient.as_subclass(_Gone)
         if part.index + 1 == part.count:
             self.ready(name)
 
@@ -274,19 +292,20 @@ class Rank(entrain.Rank):
         self._part = None
         if part.index + 1 < part.count:
             return
-        self.unused.update(self._names.keys() - self._touched)
+        self.unused.update(self._tensors.keys() - self._touched)
         for name in self._touched & self._waiting:  # by an earlier part alone
             self.ready(name)
         self._finish(*self._sums)
-
-    def _finish(self, *score):
-        super()._finish(*score)
-        self._nfinished += 1
-        if self._is_own and self._nfinished % self._accumulate == 0:
-            for name, p in self._trained.items():
-                p.grad = self._gradient[name]
-            self._optimizer.step()
         self._forget()
+
+    def _step_own(self, names):
+        grads = [p.grad for p in self._trained.values()]  # backward may go on
+        self._forget()
+        for name in names:
+            self._trained[name].grad = self._gradient[name]
+        self._optimizer.step()
+        for p, grad in zip(self._trained.values(), grads):
+            p.grad = grad
 
     def end(self):
         """After batches() has ended: the last evaluation, the report, the goodbye. The module has memory of its own again."""
@@ -294,36 +313,33 @@ class Rank(entrain.Rank):
         self.close()
 
     def close(self):
-        if self._hooks:
-            self._put([p.data.clone() for p in self._trained.values()])
-            self._forget()
-            self._gradient = self._gone = None
+        super().close()
         while self._hooks:
             self._hooks.pop().remove()
-        super().close()
+        self._put(torch.from_numpy(self.weights[name]) for name in self._trained)
+        self._forget()
+        self._gradient = None
 
 
 def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **settings):
     """As entrain.simulate, with the parameters of `model` as weights; afterwards they hold the final ones.
 
-    loss(output, target)    the mean loss of a batch, such as torch.nn.functional.cross_entropy
-    dataset                 a pair of tensors (inputs, targets), or anything with len() whose items are such pairs
+    loss(output, target)    the mean loss of a batch; dataset: a pair of tensors (inputs, targets), or has len() and such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
-
-    Each epoch has an order of its own, from (seed, epoch), and no last batch that is not full. Frozen parameters stay;
-    buffers, such as running statistics, have seen the batches of all workers.
+    Each epoch has an order of its own, from (seed, epoch), and only full batches. Buffers have seen the batches of all workers.
     """
-    parameters, dataset, orders = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset), {}
+    parameters, dataset = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset)
     _need(parameters, "the model has no parameter that needs a gradient")
     per_epoch = len(dataset) // batch_size
     _need(per_epoch, f"batch_size={batch_size} is more than the {len(dataset)} samples of the data set")
 
+    @functools.lru_cache(2)  # a slow worker may still be in the last one
+    def order(epoch):
+        return np.random.default_rng((seed, epoch)).permutation(len(dataset))
+
     def batch_of(micro_batch):
         epoch, at = divmod(micro_batch, per_epoch)
-        if epoch not in orders:
-            orders.pop(min(orders), None) if len(orders) > 1 else None  # a slow worker may still be in the last one
-            orders[epoch] = np.random.default_rng((seed, epoch)).permutation(len(dataset))
-        index = orders[epoch][at * batch_size:(at + 1) * batch_size]
+        index = order(epoch)[at * batch_size:(at + 1) * batch_size]
         if isinstance(dataset, torch.utils.data.TensorDataset):
             return dataset[torch.from_numpy(index)]
         return torch.utils.data.default_collate([dataset[i] for i in index.tolist()])

@@ -267,9 +267,9 @@ static bool has_milestones(const en_client_options *o)
 static en_status read_schedule(const en_client_options *o, eni_schedule *schedule_out)
 {
     int kind = 0;
-    while (kind < ENI_SCHEDULES && strcmp(eni_schedule_names[kind], o->lr_schedule) != 0)
+    while (kind < ENI_LR_POINTS && strcmp(eni_schedule_names[kind], o->lr_schedule) != 0)
         kind++;
-    if (kind == ENI_SCHEDULES)
+    if (kind == ENI_LR_POINTS)
         return invalid("lr_schedule", "expected constant, step, cosine, multistep or linear");
     if (kind == ENI_LR_STEP && (o->lr_step == 0 || !is_at_least(o->lr_gamma, 0)))
         return invalid("lr_schedule step", "give lr_step (samples) and lr_gamma");

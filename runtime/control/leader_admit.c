@@ -54,12 +54,14 @@ static bool is_of_the_start(const char *key)
     return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0 || strcmp(key, "world-size") == 0;
 }
 
-/* Finds the first key whose values differ. Walks both sides' keys: neither may have extra ones. */
+/* Finds the first key whose values differ. Walks both sides' keys side by side: neither may have extra ones, and one that is
+ * only theirs comes before what follows from it. */
 bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
                         const char *whose, char reason_out[ENI_REASON_MAX])
 {
-    for (int side = 0; side < 2; side++)
-        for (size_t i = 0; i < (side == 0 ? nours : connection->nkey_values); i++) {
+    const size_t ntheirs = connection->nkey_values;
+    for (size_t i = 0; i < nours || i < ntheirs; i++)
+        for (int side = i < nours ? 0 : 1; side < (i < ntheirs ? 2 : 1); side++) {
             const char *key = side == 0 ? ours[i].key : connection->key_values[i].key;
             const char *a = eni_key_value_find(ours, nours, key);
             const char *b = eni_key_value_find(connection->key_values, connection->nkey_values, key);
@@ -67,7 +69,7 @@ bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_conne
             if (connection->is_newcomer && is_of_the_start(key)) continue;
             char who[32] = "the newcomer";
             if (!connection->is_newcomer) eni_peer_name(connection->peer.rank, who);
-            snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, %s has %.150s", key, whose,
+            snprintf(reason_out, ENI_REASON_MAX, "%.120s differs: %s has %.150s, %s has %.150s", key, whose,
                      a == NULL ? "none" : a, who, b == NULL ? "none" : b);
             return false;
         }

@@ -52,7 +52,8 @@ typedef struct eni_operation {
     /* CALL */
     int32_t dest; /* EN_SERVERS, or the store inside a rank */
     uint32_t bucket, call_kind, what;
-    int out, in;                /* slots of the arena, or ENI_SLOT_NONE */
+    int out, in;    /* slots of the arena, or ENI_SLOT_NONE */
+    bool keeps_out; /* `out` stays as it is until the call is waited for: a transport need not copy it */
     uint64_t nsamples, covered; /* as eni_client_call */
     uint64_t step;
 
@@ -104,9 +105,13 @@ typedef struct eni_host_config {
     bool has_own_groups; /* groups differ from hosts, so EN_LOCAL has none */
     eni_client *client;  /* NULL: no servers, or this rank is not their client */
     bool has_store;      /* servers have weights, whoever is their client */
-    /* The program steps, with the mean that a finished bucket's gradient is: EN_SHARED_PARAMS, not shared, or
-     * a world of one. `optimizer` only counts. */
+    /* The caller steps, with the mean that a finished bucket's gradient is: EN_SHARED_PARAMS, not shared, or
+     * a world of one. `optimizer` only counts, until eni_host_step_all. */
     bool steps_outside;
+    /* The caller's own optimizer, in the strategy's step of a bucket, with the gradient that is there then. NULL: `optimizer`
+     * steps, which otherwise only counts. */
+    en_status (*step)(void *user, uint32_t bucket);
+    void *step_user;
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;
@@ -164,6 +169,9 @@ en_status eni_host_finish(eni_host *host);
  * next submit, except the strategy's after_step, which may write any bucket. end: after all of them. */
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
 en_status eni_host_end(eni_host *host);
+
+/* With steps_outside, after the end of a step: takes it on all buckets, with what their gradients are by now. */
+void eni_host_step_all(eni_host *host);
 
 /* After the last step; `is_early`: the budget is not used up. EN_EBUG, logged: an operation was started
  * before the last two steps and never waited for; or gradients were not 0, but the weights are the initial

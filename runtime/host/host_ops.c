@@ -259,20 +259,50 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
     return EN_OK;
 }
 
-/* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
-static void take_step(eni_host *host, const en_bucket *bucket)
+/* A mean of no samples moves nothing. */
+static void step_bucket(eni_host *host, const en_bucket *bucket, const eni_hyper *hyper)
 {
     const int64_t begin = eni_host_now(host);
-    const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
-        slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    if (!host->of[bucket->id].is_empty && !host->config.steps_outside)
+        slots[i] =
+            vec_address(host, eni_vec_of(host->slots.optimizer + (uint32_t)i, bucket->id)) + bucket->lo;
+    if (!host->of[bucket->id].is_empty)
         eni_step_range(host->config.optimizer, host->config.buckets->bucket[bucket->id].lo + bucket->lo,
                        vec_address(host, bucket->param) + bucket->lo, slots,
-                       vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);
+                       vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, hyper);
     eni_host_updated(host, bucket->id, begin);
+}
+
+static void step_by_caller(eni_host *host, uint32_t bucket)
+{
+    const int64_t begin = eni_host_now(host);
+    if (host->of[bucket].is_empty) return;
+    eni_host_leave_hook(host);
+    const en_status st = host->config.step(host->config.step_user, bucket);
+    eni_host_return_to_hook(host);
+    if (st != EN_OK) host->hook.verdict = st;
+    eni_host_updated(host, bucket, begin);
+}
+
+/* The step counts even if nothing moves: replicas and stores count alike. */
+static void take_step(eni_host *host, const en_bucket *bucket)
+{
+    const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
+    if (host->config.step != NULL)
+        step_by_caller(host, bucket->id);
+    else if (!host->config.steps_outside)
+        step_bucket(host, bucket, &hyper);
     eni_host_stepped(host, bucket->id, &hyper);
+}
+
+void eni_host_step_all(eni_host *host)
+{
+    for (uint32_t b = 0; b < host->config.buckets->n; b++) {
+        eni_hyper hyper = eni_host_rates(host, b);
+        hyper.step--; /* it is counted */
+        step_bucket(host, &host->buckets[b], &hyper);
+    }
 }
 
 static en_status host_step(en_host *table, const en_bucket *bucket)
@@ -628,6 +658,14 @@ static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *b
     return false;
 }
 
+/* Whether the gradient stays as it is until the call is waited for: backward begins only after the default finish, which waits
+ * for all calls of the step. A finish or a hook of the strategy's own may leave one for a later step. */
+static bool keeps_gradient(const eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    return s->finish == NULL && s->before_step == NULL && s->after_step == NULL;
+}
+
 static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const en_bucket *bucket,
                         en_vec out, en_vec in, uint64_t word)
 {
@@ -649,7 +687,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
                             .call_kind = kind,
                             .what = (uint32_t)what,
                             .out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out),
-                            .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in)};
+                            .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in),
+                            .keeps_out = out == bucket->grad && keeps_gradient(host)};
     r->is_push = out != 0;
     if (r->is_push) {
         r->op.covered = host->of[bucket->id].uncovered;

@@ -258,14 +258,6 @@ static void refused(eni_sim_rank *rank, const eni_header *h, bool is_call)
         eni_sim_fail(sim, (en_status)h->status);
 }
 
-/* Whether the data are the rank's gradient, which stays as it is until the call is answered, because the rank waits in finish. */
-static bool is_lent(const eni_sim_rank *rank, const float *data)
-{
-    const en_strategy *s = rank->sim->config->strategy;
-    return s->finish == NULL && s->before_step == NULL && s->after_step == NULL && data != NULL &&
-           data >= rank->grad && data < rank->grad + rank->sim->buckets->count;
-}
-
 /* One event into the state machine, its actions out. `answer`: the message of an ANSWER. */
 static void step(eni_sim_rank *rank, const eni_client_event *event, eni_sim_message *answer)
 {
@@ -277,7 +269,8 @@ static void step(eni_sim_rank *rank, const eni_client_event *event, eni_sim_mess
         const eni_client_action *action = &sim->client_actions.item[i];
         switch (action->type) {
         case ENI_CLIENT_SEND:
-            send(sim, &action->header, action->payload, !is_lent(rank, action->payload), NULL);
+            send(sim, &action->header, action->payload,
+                 action->payload == NULL || !rank->calls[action->header.bucket].keeps_out, NULL);
             break;
         case ENI_CLIENT_COMPLETE: complete(rank, answer); break;
         case ENI_CLIENT_REFUSED: refused(rank, &answer->header, action->is_call); break;
@@ -421,8 +414,8 @@ en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *op, uint64_
     }
     *ticket_out = eni_sim_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
     if (*ticket_out == 0) return EN_ENOMEM;
-    rank->calls[op->bucket] =
-        (eni_sim_call){.in = op->in, .request = *ticket_out, .micro_batch = rank->first_batch};
+    rank->calls[op->bucket] = (eni_sim_call){
+        .in = op->in, .keeps_out = op->keeps_out, .request = *ticket_out, .micro_batch = rank->first_batch};
     return call_partitions(rank, op, first, n);
 }
 

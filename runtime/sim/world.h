@@ -38,6 +38,7 @@ typedef struct eni_sim_pending {
 /* A rank's call on a bucket: it has one at a time (runtime/host). */
 typedef struct eni_sim_call {
     int in;               /* slot of the arena for the answer, or ENI_SLOT_NONE */
+    bool keeps_out;       /* its message may point to the rank's vector (eni_operation) */
     uint64_t request;     /* ticket */
     uint64_t micro_batch; /* of the step that made it */
 } eni_sim_call;

@@ -68,11 +68,10 @@ static en_status add_milestones(eni_run_spec *spec, const eni_schedule *schedule
     return eni_run_spec_add(spec, "lr-milestones", text);
 }
 
-static en_status add_groups(eni_run_spec *spec, const eni_param_groups *groups)
+/* Frees the text; NULL: out of memory. */
+static en_status add_own(eni_run_spec *spec, const char *key, char *text)
 {
-    if (groups == NULL) return EN_OK;
-    char *text = eni_groups_text(groups);
-    const en_status st = text == NULL ? EN_ENOMEM : eni_run_spec_add(spec, "groups", text);
+    const en_status st = text == NULL ? EN_ENOMEM : eni_run_spec_add(spec, key, text);
     eni_free(text);
     return st;
 }
@@ -89,12 +88,14 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
         EN_TRY(eni_run_spec_add_number(spec, "beta2", attributes->hyper.beta2));
         EN_TRY(eni_run_spec_add_number(spec, "eps", attributes->hyper.eps));
     }
-    EN_TRY(add_groups(spec, attributes->hyper.groups));
+    if (attributes->hyper.groups != NULL)
+        EN_TRY(add_own(spec, "groups", eni_groups_text(attributes->hyper.groups)));
     EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
     EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-step", schedule->step_samples));
     EN_TRY(add_milestones(spec, schedule));
+    if (schedule->points != NULL) EN_TRY(add_own(spec, "lr-points", eni_rate_points_text(schedule->points)));
     return eni_run_spec_add_number(spec, "lr-gamma", schedule->gamma);
 }
 

@@ -242,39 +242,22 @@ static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t
     }
 }
 
-/* Writes new weights to those who wait for them in memory that the store can reach. False: there are none. */
-static bool put(const eni_partition *part, uint64_t lo, uint64_t n)
-{
-    bool has_any = false;
-    for (uint32_t i = 0; i < part->nstaged; i++) {
-        eni_call *call = part->staged[i];
-        if (call->into == NULL || !call->is_held) continue; /* one that was answered may read there */
-        memcpy(call->into + lo, part->pub.w + lo, n * sizeof(float));
-        call->put = part->pub.version + 1;
-        has_any = true;
-    }
-    return has_any;
-}
-
-/* Where weights are copied, block by block: the step finds the copy of weights in use in the cache, and `put`
- * what was stepped. */
+/* Weights in use are copied block by block, so that the step finds the copy in the cache. */
 static en_status apply_mean(eni_store *store, eni_partition *part)
 {
-    enum { BLOCK = 1024 };
+    enum { BLOCK = 512 };
     const float *before = part->pub.w;
     EN_TRY(eni_partition_own(store, part, false));
     eni_hyper hyper = store->config.hyper;
     hyper.lr = eni_schedule_lr(&store->config.schedule, part->samples);
     hyper.step = part->steps;
-    const uint64_t block = part->pub.w != before || put(part, 0, 0) ? BLOCK : part->pub.count;
     for (uint64_t lo = 0, n; lo < part->pub.count; lo += n) {
         float *slots[ENI_MAX_SLOTS] = {NULL}, *w = part->pub.w + lo;
-        n = part->pub.count - lo < block ? part->pub.count - lo : block;
+        n = part->pub.w == before || part->pub.count - lo < BLOCK ? part->pub.count - lo : BLOCK;
         if (part->pub.w != before) memcpy(w, before + lo, n * sizeof *w);
         for (int i = 0; i < ENI_MAX_SLOTS; i++)
             if (part->slot[i] != NULL) slots[i] = part->slot[i] + lo;
         eni_step_range(store->config.optimizer, part->at + lo, w, slots, store->mean.sum + lo, n, &hyper);
-        put(part, lo, n);
     }
     return EN_OK;
 }

@@ -238,7 +238,6 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, b
         eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, part->pub.bucket);
     if (action == NULL) return EN_ENOMEM;
     action->flags = with_data ? ENI_STORE_IS_DATA : 0;
-    if (!with_data && call->put > 0 && call->put == part->pub.version) action->flags = ENI_STORE_IS_PUT;
     action->version = part->pub.version;
     action->met = call->is_counted ? call->met : part->pub.version;
     action->data = with_data ? call->msg.data : part->pub.w;
@@ -643,7 +642,6 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     call->seq = event->seq;
     call->since_ns = store->now_ns;
     call->covered = is_push ? event->covered : 0;
-    call->into = event->into;
     /* A first push was computed while its client did not count yet: a late starter would bring the others'
      * whole head start into the mean. */
     call->is_steady =

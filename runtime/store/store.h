@@ -161,9 +161,6 @@ typedef struct eni_store_event {
      * as applied or dropped. */
     uint64_t covered;
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    /* CALL: the client's memory for the answer (count), which overlaps no payload. A step that the push is part of
-     * writes the weights there too, while they are in the cache (ENI_STORE_IS_PUT). NULL: it does not. */
-    float *into;
     /* CALL: base_version is from an earlier incarnation of this store, which may have known more
      * (store_save.h): the lower of it and the partition's version counts. */
     bool is_replay;
@@ -203,7 +200,6 @@ typedef struct eni_store_action {
 enum {
     ENI_STORE_IS_REPEAT = 1, /* ENI_FLAG_REPEAT on the wire */
     ENI_STORE_IS_DATA = 2,   /* ENI_FLAG_DATA: the edited payload, not weights */
-    ENI_STORE_IS_PUT = 4,    /* the weights lie in the event's `into` already */
 };
 
 /* Zeroed memory is an empty list. The caller owns it and reuses it for every step. */

@@ -31,8 +31,6 @@ typedef struct eni_call {
     uint64_t covered;        /* samples, as in the event */
     uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
     double weight;           /* as given to absorb() */
-    float *into;             /* as in the event */
-    uint64_t put;            /* the version of the weights there; 0: none yet */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
     bool is_held;            /* in part->held */
     bool is_staged;          /* in part->staged */

@@ -442,13 +442,15 @@ static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 
 char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
 {
+    const eni_rate_points *rates = config->schedule.points;
     char *groups = config->hyper.groups != NULL ? eni_groups_text(config->hyper.groups) : eni_strdup("");
-    if (groups == NULL) return NULL;
-    const size_t room = write_scalars(config, NULL, 0) + strlen(groups) + (size_t)config->nbuckets * 21 + 16;
-    char *text = eni_alloc(room);
-    size_t n = 0;
+    char *points = rates != NULL ? eni_rate_points_text(rates) : eni_strdup(""), *text = NULL;
+    size_t room = write_scalars(config, NULL, 0) + (size_t)config->nbuckets * 21 + 32, n = 0;
+    if (groups != NULL && points != NULL) text = eni_alloc(room += strlen(groups) + strlen(points));
     if (text != NULL && groups[0]) n = (size_t)snprintf(text, room, "groups=%s\n", groups);
+    if (text != NULL && points[0]) n += (size_t)snprintf(text + n, room - n, "lr-points=%s\n", points);
     eni_free(groups);
+    eni_free(points);
     if (text == NULL) return NULL;
     n += write_scalars(config, text + n, room - n);
     for (uint32_t b = 0; b < config->nbuckets; b++)

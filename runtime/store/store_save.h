@@ -17,9 +17,9 @@
  *               8  4  version, 2
  *              12  4  bytes of text that follow
  *              16     text: the configuration, which must be the loading store's, in lines "key=value\n":
- *                     (groups,) strategy, options, optimizer, momentum, weight-decay, nesterov, (adam, adamw:
+ *                     (groups, lr-points,) strategy, options, optimizer, momentum, weight-decay, nesterov, (adam, adamw:
  *                     beta1, beta2, eps,) lr, lr-schedule (0 constant, 1 step, 2 cosine, 3 multistep,
- *                     4 linear), lr-gamma, (3: lr-milestones,) lr-step, lr-warmup, total-samples, sum-order
+ *                     4 linear, 5 points), lr-gamma, (3: lr-milestones,) lr-step, lr-warmup, total-samples, sum-order
  *                     (0 rank, 1 ring), shard, shards, world, seed, stream, buckets (element counts, comma
  *                     separated). Reals as "%.17g".
  *

@@ -139,7 +139,7 @@ class TorchProgram(unittest.TestCase):
 
     def measured(self, *flags):
         said = subprocess.run([sys.executable, ROOT / "bench/program.py", f"--build={BUILD}", "--batch=8", "--steps=3", "--turns=1",
-                               "--warmup=2", *flags], capture_output=True, text=True, timeout=120)
+                               "--warmup=2", *flags], capture_output=True, text=True, timeout=240)
         self.assertEqual(said.returncode, 0, said.stderr)
         return json.loads(said.stdout)
 

@@ -48,6 +48,30 @@ static void test_once(void **state)
     assert_string_equal(printed(), "12:00:01.123 E b:0: no such set\n12:00:01.125 W b:1: another matter\n");
 }
 
+/* Each rank meets it at its own files, and the survivors repeat that; warnings of a run that goes on are each shown. */
+static void test_a_full_disk_is_named_once(void **state)
+{
+    (void)state;
+    eni_relay_take(
+        &relay,
+        "log 0 20 record 12:00:01.123 E b:1: cannot write o/metrics-1.jsonl: No space left on device");
+    eni_relay_take(&relay,
+                   "log 0 20 curve 12:00:01.124 E b:0: cannot write o/eval.jsonl: No space left on device");
+    eni_relay_take(
+        &relay,
+        "log 0 20 member 12:00:01.125 E b:0: the run is broken: rank 1 (pid 7 on host b) gave up: cannot "
+        "write o/metrics-1.jsonl: No space left on device");
+    eni_relay_open(&relay, "", false);
+    eni_relay_take(&relay,
+                   "log 1 20 save 12:00:01.126 W b:0: no checkpoint at sample 8: No space left on device");
+    eni_relay_take(&relay,
+                   "log 1 20 save 12:00:01.127 W b:0: no checkpoint at sample 9: No space left on device");
+    assert_string_equal(printed(),
+                        "12:00:01.123 E b:1: cannot write o/metrics-1.jsonl: No space left on device\n"
+                        "12:00:01.126 W b:0: no checkpoint at sample 8: No space left on device\n"
+                        "12:00:01.127 W b:0: no checkpoint at sample 9: No space left on device\n");
+}
+
 static void test_the_launcher_names_the_failed(void **state)
 {
     (void)state;
@@ -94,6 +118,7 @@ static void test_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_once, setup),
+                                       cmocka_unit_test_setup(test_a_full_disk_is_named_once, setup),
                                        cmocka_unit_test_setup(test_the_launcher_names_the_failed, setup),
                                        cmocka_unit_test_setup(test_failure, setup)};
     return cmocka_run_group_tests(tests, NULL, NULL);

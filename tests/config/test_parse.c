@@ -73,6 +73,7 @@ static const struct {
     {ENI_RUN, "--device=cuda:x", {"--device:", "\"cuda:x\"", "cuda:INDEX"}},
     {ENI_RUN, "--device=tpu", {"--device:", "\"tpu\"", "auto, ref, cpu, cuda"}},
     {ENI_RUN, "--device=cpu:0,cuda:0", {"--device:", "\"cpu:0,cuda:0\"", "one kind"}},
+    {ENI_RUN, "--clip-norm=2", {"--clip-norm:", "\"2\"", "behind --"}},
     {ENI_RUN, "--device=cpu:0,cpu:0", {"--device:", "\"cpu:0,cpu:0\"", "once"}},
     {ENI_RUN,
      "--device=cuda:0,cuda:1",
@@ -534,7 +535,7 @@ static int tell_all(eni_program program)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
         snprintf(command, sizeof command, "%s%s%s", what_it_needs(key->name), flag,
-                 strcmp(key->name, "set") == 0 ? " -- program" : "");
+                 strcmp(key->name, "set") == 0 || strcmp(key->name, "clip-norm") == 0 ? " -- program" : "");
         assert_int_equal(parse(program, command, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =

@@ -33,6 +33,15 @@ static void closed_streams_are_opened(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+static void signals_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(eni_signal_name(SIGSEGV), "SEGV");
+    assert_string_equal(eni_signal_words(SIGSEGV), "Segmentation fault");
+    assert_null(eni_signal_name(0));
+    assert_null(eni_signal_words(1000));
+}
+
 static void the_first_that_comes_ends_the_wait(void **state)
 {
     (void)state;
@@ -128,8 +137,8 @@ static void a_thread_takes_no_signals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_streams_are_opened), cmocka_unit_test(a_thread_takes_no_signals),
-        cmocka_unit_test(one_of_several_ends), cmocka_unit_test(a_child_ends_with_us),
-        cmocka_unit_test(the_first_that_comes_ends_the_wait)};
+        cmocka_unit_test(closed_streams_are_opened), cmocka_unit_test(signals_have_names),
+        cmocka_unit_test(a_thread_takes_no_signals), cmocka_unit_test(one_of_several_ends),
+        cmocka_unit_test(a_child_ends_with_us),      cmocka_unit_test(the_first_that_comes_ends_the_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

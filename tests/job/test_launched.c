@@ -79,9 +79,41 @@ static void test_wrong_use(void **state)
     refused("-- true", 1, "before the end of the run", "exit code 0");
     refused("-- /no/such/program", 2, "/no/such/program", "could not be executed");
     refused("--model=mlp -- " LINE, 2, "--model", "omit it");
-    refused("--straggler=1:3 -- " LINE, 2, "--straggler", "omit it");
+    refused("--straggler=2:3 -- " LINE, 2, "--straggler", "outside this run");
+    refused("--clip-norm=1 --strategy=ps-async -- " LINE, 2, "clip-norm=1", "strategy=ring or solo");
     refused("extra -- " LINE, 2, "unexpected argument", "extra");
     refused("-- " LINE " stratgy=ring", 2, "stratgy", "strategy");
+}
+
+/* A slow rank of a program sleeps in begin .. finish, and changes no bytes. */
+static void test_a_straggler(void **state)
+{
+    char out[128], path[160], hashes[2][HASHES];
+    process p;
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        snprintf(out, sizeof out, "%s/straggler-%d", system_folder(), slow);
+        process_start(
+            &p, "entrain", NULL,
+            "run -n 2 --strategy=ring --quiet --batch-size=6 --lr=0.02 --epochs=30 --straggler=1:%d --out=%s "
+            "-- " TRAINS " writes",
+            slow ? 4 : 1, out);
+        if (process_wait(&p, GUARD) != 0) fail_msg("%s", process_err(&p));
+        snprintf(path, sizeof path, "%s/result.json", out);
+        json_t *result = json_load_file(path, 0, NULL);
+        const json_t *list = json_object_get(result, "stragglers"), *entry = json_array_get(list, 0);
+        hashes_of(result, hashes[slow]);
+        assert_int_equal(json_array_size(list), slow);
+        if (slow) {
+            const double factor = number_at(entry, "factor_measured");
+            assert_true(number_at(entry, "rank") == 1 && number_at(entry, "factor") == 4);
+            if (!(factor > 3))
+                fail_msg("the straggler came out as %.2f", factor); /* more on a busy machine */
+            promise("--straggler=1:4 of a program came out as %.2f", factor);
+        }
+        json_decref(result);
+    }
+    assert_string_equal(hashes[0], hashes[1]);
 }
 
 /* The rank is a grandchild, and has a child of its own, which holds all of its descriptors. */
@@ -269,6 +301,7 @@ static void test_memories_are_resumed(void **state)
 int main(void)
 {
     const struct CMUnitTest launched[] = {cmocka_unit_test(test_wrong_use),
+                                          cmocka_unit_test(test_a_straggler),
                                           cmocka_unit_test(test_output),
                                           cmocka_unit_test(test_the_workers_bytes),
                                           cmocka_unit_test(test_a_killed_rank),

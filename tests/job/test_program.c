@@ -387,7 +387,11 @@ static int misused_rank(scene *s, int rank)
     REQUIRE(en_rank_finish(r, NULL) == EN_EINVAL && en_rank_finish(r, &fine) == EN_OK);
     const pid_t child = fork();
     if (child == 0) {
-        const int is_refused = en_rank_next(r, &batch) == EN_EBUG && en_rank_begin(r, 8) == EN_EBUG;
+        const int is_refused = en_rank_next(r, &batch) == EN_EBUG && en_rank_begin(r, 8) == EN_EBUG &&
+                               en_rank_ready(r, 0) == EN_EBUG && en_rank_finish(r, &fine) == EN_EBUG &&
+                               en_rank_end(r) == EN_EBUG && en_rank_status(r) == EN_EBUG;
+        en_rank_stop(r, NULL);
+        en_rank_abort(r, NULL);
         en_rank_close(r);
         _exit(is_refused ? 7 : 1);
     }

@@ -22,7 +22,8 @@ except ImportError:
 # data whose hash is not known, or a script that has changed, is no PASS.
 # Promise: A target may be a loss: curves, tables, verdict and CSV are of the time to it, and there is no NaN in JSON.
 # Promise: A program that stops its run early ends `entrain run` with its own exit code, under ring and ps-async; one that forgets
-# Promise: rank.end() is told so.
+# Promise: rank.end() is told so. A run whose psd is ended by a signal does not end with 0.
+# Promise: What entrain refuses ends a Python program, and `entrain run`, with 2.
 # Promise: Rank 0's output goes through as it is printed; in a study, and for the other ranks, it is in OUT/rank-R.log.
 
 build = pathlib.Path(sys.argv[1]).resolve()
@@ -72,6 +73,15 @@ def test_arms(top):
     print("PROMISE entrain compare -- numpy_only.py: solo, ring and ps-sync have the same bytes; an arm sets lr and the width")
 
 
+def test_slow(top):
+    """The setting "slow" slows a rank of a program, and changes no bytes."""
+    out = top / "slow"
+    entrain("compare", "-n", 2, "--arm=ring", "--arm=ps-async", "--settings=even,slow", "--steps=6", "--quiet", f"--out={out}", "--", *NUMPY)
+    even, slow = (load(out, "runs", f"{setting}-ring-s1", "result.json") for setting in ("even", "slow"))
+    assert slow["params_sha256"] == even["params_sha256"] and even["stragglers"] == []
+    assert [(one["rank"], one["factor"]) for one in slow["stragglers"]] == [(1, 3)], slow["stragglers"]
+
+
 def test_changed_script(top):
     out, script = top / "changed", top / "train.py"
     shutil.copy(NUMPY[1], script)
@@ -91,6 +101,7 @@ def test_loss(top):
     """A program without an accuracy."""
     out = top / "line"
     said = entrain("compare", "-n", 2, "--arm=ring", "--arm=ps-async", "--seeds=1,2", "--target=loss:0.5", "--batch-size=20",
+                   "--assign=fixed",  # a rank that starts late would find all batches taken, and rank 0 has the curve's points
                    "--steps=60", "--lr=0.05", "--quiet", f"--out={out}", "--", LINE)[0]
     assert "loss 0.5" in said and "a loss of 0.5" in said and "accuracy" not in said, said
     study = load(out, "report.json")
@@ -127,7 +138,7 @@ def test_refused(top):
     both = ["compare", "-n", 2, "--arm=ring", f"--out={top / 'refused'}", "--quiet"]
     for words, what, more in (([*both, "--virtual", "--", LINE], "--virtual", "entrain.simulate"),
                               ([*both, "--tune=lr=0.1,0.2", "--", LINE], "--tune", "held-out"),
-                              ([*both, "--settings=even,slow", "--", LINE], "--settings=slow", "omit it"),
+                              ([*both, "--clip-norm=1"], "--clip-norm", "behind --"),
                               ([*both, "--model=mlp", "--", LINE], "--model", LINE),
                               ([*both, "--arm=x=ring:device=cpu", "--", LINE], "--device", "omit it"),
                               ([*both, "--set.width=3"], "--set", "behind --"),
@@ -153,6 +164,15 @@ def test_output(top):
     assert "KeyError" in (top / "dies" / "rank-1.log").read_text()
 
 
+def test_scripts(top):
+    """A script of several lines; what entrain refuses ends it with 2, and what the program itself raises with 1."""
+    for script, code, words in (("import entrain\nif True:\n\tprint('joins')\n\tentrain.Rank({'w': [1.0]}, 10, stratgy='ring')", 2, ("stratgy",)),
+                                ("import entrain\nrank = entrain.Rank({'w': [1.0]}, 10, steps=9)\nrank.finish(1)", 2, ("no step has begun",)),
+                                ("import entrain\nrank = entrain.Rank({'w': [1.0]}, 10, steps=9)\nint('x')", 1, ("ValueError", "int()"))):
+        said = entrain("run", "-n", 2, "--strategy=ring", "--quiet", "--", sys.executable, "-c", script, code=code)[1]
+        assert all(word in said for word in words), said
+
+
 ENDS = """
 import sys, entrain
 rank = entrain.Rank({"w": [1.0]}, 100, batch_size=5, steps=1000)
@@ -175,16 +195,26 @@ def test_ends(top):
     script.write_text(ENDS)
     for strategy in "ring", "ps-async":
         for how, code, text in (("stops", 0, ""), ("forgets", 1, "ended without rank.end()"),
-                                ("breaks", 1, "end() while the run has steps left"),
+                                ("breaks", 2, "end() while the run has steps left"),
                                 ("raises", 1, "RuntimeError: loader 3 failed .. no such image")):
             said = entrain("run", "-n", 2, f"--strategy={strategy}", "--quiet", "--", sys.executable, script, how, code=code)[1]
             assert any(text in line and "died" in line for line in said.splitlines()) or not text, (strategy, how, said)
+    for strategy in "ps-sync", "ps-async":  # the ranks end with 0, but nobody has asked the run to end
+        run = subprocess.Popen([build / "entrain", "run", "-n", "2", f"--strategy={strategy}", "--log-every=10", "--", LINE,
+                                "steps=1000000000", "lr=0.001"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "Train Epoch" not in (line := run.stderr.readline()):
+            assert line, (strategy, run.wait())
+        psd = [int(pid) for pid in pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+               if pathlib.Path(f"/proc/{pid}/comm").read_text() == "psd\n"]
+        os.kill(*psd, signal.SIGTERM)
+        said = run.communicate(timeout=WAIT)[1]
+        assert run.returncode == 128 + signal.SIGTERM and f"pid {psd[0]}) was ended by" in said, (strategy, run.returncode, said)
     script.write_text(ENDS.replace("steps=1000", "steps=9, strategy='solo'"))
     alone = subprocess.run([sys.executable, script, "forgets"], capture_output=True, text=True, timeout=WAIT)
     assert "ended without rank.end()" in alone.stderr, alone
 
 
 with tempfile.TemporaryDirectory() as folder:
-    for test in (test_refused, test_output, test_ends, test_arms, test_changed_script, test_loss, test_scale):
+    for test in (test_refused, test_scripts, test_output, test_ends, test_arms, test_slow, test_changed_script, test_loss, test_scale):
         if len(sys.argv) < 3 or test.__name__ in sys.argv[2:]:
             test(pathlib.Path(folder))

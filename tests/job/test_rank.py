@@ -25,6 +25,10 @@ sys.path.insert(0, str(source / "python"))
 import entrain.rank  # noqa: E402
 
 # Promise: A numpy program (entrain.Rank) ends with the same bytes under ring and ps-sync.
+# Promise: A program's own schedule of the rate, and the clipped mean gradient, give the same bytes under all strategies that have
+# Promise: them, and in a run that is killed and resumed.
+# Promise: A program's own optimizer ends with the bytes of the library's under ring, local-sgd and d-psgd.
+# Promise: Ranks whose tensors, memories or schedules differ name the first one that does, with both values.
 # Promise: An exception in one Python rank reaches the others as a RunError with its type and text.
 WAIT = 120
 
@@ -40,7 +44,7 @@ def ranks(n, program, strategy="ring", out=None, **settings):
     port, started = free_port(), []
     meet = "server" if strategy.startswith(("ps", "ssp")) else "rendezvous"
     texts = [f"{k.replace('_', '-')}={v}" for k, v in dict(settings, strategy=strategy, world_size=n, quiet="on").items()]
-    texts += [f"{meet}=tcp://127.0.0.1:{port}"] + ([f"out={out}"] if out else [])
+    texts += ([f"{meet}=tcp://127.0.0.1:{port}"] if strategy != "solo" else []) + ([f"out={out}"] if out else [])
     for r in range(n):
         started.append(subprocess.Popen([sys.executable, *program, *texts, f"rank={r}"], stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True))
@@ -159,6 +163,56 @@ def check_children():
         assert code == 0 and said.endswith("done 49\n"), (code, said, errors)
 
 
+AGAIN = """
+import sys, time, numpy as np, entrain
+settings, kept = dict(text.split("=", 1) for text in sys.argv[1:]), []
+def judge(w):  # the other rank is at its next run before this one has ended
+    time.sleep(0.2)
+    return 1.0
+for run in range(4):
+    rank = entrain.Rank({"w": np.ones(3)}, 100, batch_size=10, evaluate=judge, **settings)
+    kept.append(rank.weights)  # which keeps its memory
+    for samples in rank.batches():
+        rank.gradients["w"][...] = run
+        rank.finish(1.0)
+    rank.end()
+print("done", [float(weights["w"][0]) for weights in kept])
+"""
+
+
+def check_again():
+    """Processes that open one Rank after another meet in each run anew, at one address."""
+    for code, said, errors in ended(ranks(2, ["-c", AGAIN], steps=2, lr=0.5, momentum=0)):
+        assert code == 0 and said.endswith("done [1.0, 0.0, -1.0, -2.0]\n"), (code, said, errors)
+
+
+FORKED = """
+import os, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, **settings) as rank:
+    for step, samples in enumerate(rank.batches()):
+        if step == 5 and os.fork() == 0:
+            try:
+                rank.finish(1.0)
+            except entrain.RunError as error:
+                assert "made by fork" in str(error), error
+                sys.exit(7)  # through this with, as a child that ends by itself
+        rank.finish(1.0)
+        if step == 5: assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+print("done", step)
+"""
+
+
+def check_forked(top):
+    """A child's calls are refused, and its end is not the run's: nothing of its copy is written."""
+    out = top / "forked"
+    for code, said, errors in ended(ranks(2, ["-c", FORKED], out=out, steps=20)):
+        assert code == 0 and said.endswith("done 19\n"), (code, said, errors)
+    for me in range(2):
+        steps = [json.loads(line)["step"] for line in (out / f"metrics-{me}.jsonl").read_text().splitlines()]
+        assert steps == list(range(20)), steps
+
+
 def check_calls():
     for settings, text in (({"stratgy": "ring"}, "strategy"), ({"lr": "fast"}, "lr"), ({"model_": "mlp"}, "model"),
                            ({"batch_size": 0}, "batch-size")):
@@ -240,9 +294,14 @@ def check_memories(top):
             assert judged == [(n, [True, False]) for n in range(2 + 4 * (steps == 8), steps + 1, 2)], judged
         assert memories["mask"].tolist() == [0, -np.inf] and memories["bn.num_batches_tracked"].tolist() == [1 - steps] * 2
         assert count == steps and generator["generator"][4] == 3 * steps
+    header = max((top / "memories" / "checkpoints").glob("*.safetensors")).read_bytes()
+    header = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+    saved = {name: (header[name]["dtype"], header[name]["shape"]) for name in ("count", "wide", "flags", "half", "mask")}
+    assert saved == {"count": ("I64", []), "wide": ("F64", [2, 3]), "flags": ("BOOL", [2]), "half": ("F16", [3]),
+                     "mask": ("U8", [2, 4])}, saved  # not finite: no number that F32 may hold
     assert begun == [(0, [[0.1] * 3] * 2, [0] * 5), (4, [[0.1 + 1 + 1 + 1 + 1] * 3] * 2, [12] * 5)], begun
     for memories, text in (({"m": [1.0]}, "memory m"), ({"m": np.zeros((3, 3)).T[1:]}, "memory m"),
-                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8)}, "fewer dimensions"),
+                           ({"w": np.zeros(1)}, "both called w"), ({"m": np.zeros((1,) * 8, complex)}, "fewer dimensions"),
                            ({"m": np.array([None])}, "Python objects"), ({"__metadata__": np.zeros(1)}, "__metadata__")):
         try:
             entrain.Rank({"w": [1.0]}, 10, memories=memories, strategy="solo", steps=1, mute=True, environment=False)
@@ -250,6 +309,34 @@ def check_memories(top):
             assert text in str(error), error
         else:
             raise AssertionError(f"{memories} were taken")
+
+
+OWN = """
+import sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[1:])
+me, seen = int(settings["rank"]), []
+noise, count = np.full(3, 10 * me), np.full((), me)
+with entrain.Rank({"w": np.ones(3)}, 1000, batch_size=10, memories={"count": count}, own_memories={"noise": noise},
+                  evaluate=lambda w: seen.append((int(noise[0]), int(count))) or 1.0, **settings) as rank:
+    for samples in rank.batches():
+        noise += 1
+        count += 1
+        rank.finish(1.0)
+    rank.end()
+print(noise[0], count, seen)
+"""
+
+
+def check_own_memories(top):
+    """The curve needs the memories of rank 0 only, and takes them as they are; a checkpoint has each rank's own."""
+    out = top / "own"
+    said = [said.splitlines()[-1] for code, said, errors in ended(ranks(2, ["-c", OWN], out=out, steps=8, eval_every=40, checkpoint_every=80))]
+    assert said == ["8 8 [(2, 2), (4, 4), (6, 6), (8, 8)]", "18 8 []"], said
+    snapshots = json.loads((out / "result.json").read_text())["snapshots"]
+    assert snapshots["taken"] == 4 and snapshots["after_seconds"] == 0, snapshots  # no gather after training
+    newest = max((out / "checkpoints").glob("*.safetensors")).read_bytes()
+    for name in (b'"rank.0/state/noise"', b'"rank.1/state/noise"'):
+        assert name in newest, name
 
 
 def check_settings():
@@ -264,6 +351,115 @@ def check_settings():
     else:
         raise AssertionError("2 was taken as a switch")
     del os.environ["ENTRAIN_SETTINGS"]
+
+
+SCHEDULED = """
+import os, signal, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[2:])
+x = np.random.default_rng(3).normal(size=(205, 4)).astype(np.float32)
+with entrain.Rank({"w": np.ones(4), "b": np.zeros(4)}, len(x), schedule=lambda step, epoch: min(1, (step + 1) / 9) * 0.7 ** epoch,
+                  rates={"b": (0.5, 0.01)}, lr=0.1, momentum=0.9, **settings) as rank:
+    for step, samples in enumerate(rank.batches()):
+        if sys.argv[1] == "dies" and step == 13 and rank.about["rank"] == 1: os.kill(os.getpid(), signal.SIGKILL)
+        rank.gradients["w"][...] = (x[samples] * rank.weights["w"]).mean(0)
+        rank.gradients["b"][...] = x[samples].mean(0) + rank.weights["b"]
+        rank.finish(1.0)
+"""
+
+
+def check_schedules(top):
+    """A schedule of the program reaches ranks and servers alike, and a resumed run goes on in its middle."""
+    def run(name, n, strategy, what="trains", **settings):
+        ends = ended(ranks(n, ["-c", SCHEDULED, what], strategy, top / name, epochs=4, batch_size=10, **settings)[:n])
+        assert all(code == 0 for code, *_ in ends) or what == "dies", ends
+        return what == "dies" or json.loads((top / name / "result.json").read_text())["params_sha256"]
+    hashes = [run("s-ring", 2, "ring"), run("s-ps-sync", 2, "ps-sync"), run("s-solo", 1, "solo", accumulate=2)]
+    assert len(set(hashes)) == 1, hashes
+    for strategy in "ring", "ps-sync":
+        run(f"s-{strategy}-resumed", 2, strategy, "dies", checkpoint_every=40, resume="auto")
+        assert run(f"s-{strategy}-resumed", 2, strategy, checkpoint_every=40, resume="auto") == hashes[0], strategy
+    print("PROMISE a program's schedule: ring, ps-sync, solo --accumulate=2 and runs killed and resumed end with the same bytes")
+    clipped = [run("c-ring", 2, "ring", clip_norm=0.3), run("c-solo", 1, "solo", accumulate=2, clip_norm=0.3)]
+    assert clipped[0] == clipped[1] != hashes[0], (clipped, hashes)
+    run("c-resumed", 2, "ring", "dies", clip_norm=0.3, checkpoint_every=40, resume="auto")
+    assert run("c-resumed", 2, "ring", clip_norm=0.3, checkpoint_every=40, resume="auto") == clipped[0]
+    print("PROMISE the clipped mean gradient: ring, solo --accumulate=2 and a run killed and resumed end with the same bytes")
+    alone = dict(environment=False, mute=True, strategy="solo", batch_size=5, steps=4, lr=1, momentum=0, log_level="error")
+    for clip_norm, gradient, expected in ((0, 1, -3.75), (0.25, 0.5, -0.0625 * 3.75), (2.5, 0.5, -0.5 * 3.75)):  # 16 elements
+        with entrain.Rank({"w": [0.0] * 16}, 10, schedule=lambda step, epoch: (2, 1, 0.5, 0.25)[step], clip_norm=clip_norm, **alone) as rank:
+            for samples in rank.batches():
+                rank.gradients["w"][:] = gradient
+                rank.finish(1)
+        assert np.allclose(rank.weights["w"], expected, rtol=1e-5), rank.weights
+
+    def wrong(step, epoch):
+        raise LookupError("no such step")
+    for kind, settings, text in ((LookupError, {"schedule": wrong}, "no such step"), (ValueError, {"schedule": lambda *at: -1}, "-1 for step 0"),
+                                 (ValueError, {"schedule": lambda *at: 1, "lr_schedule": "cosine"}, "omit lr-schedule"),
+                                 (ValueError, {"clip_norm": 1, "strategy": "local-sgd"}, "strategy=ring or solo"),
+                                 (ValueError, {"strategy": "local-sgd", "steps_itself": True}, "options.step"),
+                                 (ValueError, {"clip_norm": -1}, "clip-norm")):
+        try:
+            entrain.Rank({"w": [1.0]}, 10, **dict(alone, **settings))
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"{settings} were taken")
+
+
+OWN_STEPS = """
+import sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[2:])
+x = np.random.default_rng(3).normal(size=(205, 4)).astype(np.float32)
+def step(names):
+    for name in names:
+        rank.weights[name] -= np.float32(0.1) * rank.gradients[name]
+first = {"w": np.ones(4), "b": np.zeros(4), "large": np.ones((300, 1000))}
+with entrain.Rank(first, len(x), step=step if sys.argv[1] == "own" else None, lr=0.1, momentum=0, bucket_cap_mb=0.5, **settings) as rank:
+    for samples in rank.batches():
+        rank.gradients["w"][...] = (x[samples] * rank.weights["w"]).mean(0)
+        rank.gradients["b"][...] = x[samples].mean(0) + rank.weights["b"]
+        rank.gradients["large"][...] = rank.weights["large"] * x[samples].mean()
+        rank.finish(1.0)
+"""
+
+
+def check_own_steps(top):
+    """The program's own optimizer, by bucket where ranks step with their own gradient."""
+    for strategy in "ring", "local-sgd:period=3", "d-psgd":
+        hashes = set()
+        for what in "native", "own":
+            out = top / f"{what}-{strategy[:5]}"
+            ends = ended(ranks(2, ["-c", OWN_STEPS, what], strategy, out, epochs=2, batch_size=10))
+            assert all(code == 0 for code, *_ in ends), (strategy, what, ends)
+            hashes.add(json.loads((out / "result.json").read_text())["params_sha256"])
+        assert len(hashes) == 1, strategy
+    *started, psd = ranks(2, ["-c", OWN_STEPS, "own"], "ps-sync", epochs=2)
+    for code, _, said in ended(started):
+        assert code == 2 and "strategy=ring or solo, or one with local steps" in said, said
+    psd.kill()
+    psd.wait()
+    print("PROMISE numpy's own step under ring, local-sgd and d-psgd ends with the bytes of the library's")
+
+
+DIFFERS = """
+import sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[2:])
+me, what = int(settings["rank"]), sys.argv[1]
+shape, kind = (3, 4 + (what == "shape") * me), (np.int64, np.float64)[(what == "type") * me]
+more = {"extra": [1.0]} if what == "extra" and me == 1 else {}
+factor = 1 - (what == "schedule") * me / 2
+entrain.Rank({"fc.weight": np.ones(shape), **more}, 100, memories={"steps": np.zeros(2, kind)}, schedule=lambda step, epoch: factor, **settings)
+"""
+
+
+def check_differences():
+    """The first difference by name, with both values."""
+    for what, words in (("shape", ("tensor fc.weight differs", "(3, 4)", "(3, 5)")), ("type", ("memory steps differs", "I64", "F64")),
+                        ("extra", ("tensor extra differs", "none", "F32 (1")), ("schedule", ("lr-points differs", "0:1,", "0:0.5,"))):
+        ends = ended(ranks(2, ["-c", DIFFERS, what], steps=9))
+        assert all(code in (1, 2) for code, *_ in ends) and any(code == 2 for code, *_ in ends), ends
+        assert any(all(word in said for word in words) for _, _, said in ends), (what, ends)
 
 
 def check_forks():
@@ -296,9 +492,15 @@ with tempfile.TemporaryDirectory() as folder:
     check_settings()
     check_calls()
     check_memories(pathlib.Path(folder))
+    check_own_memories(pathlib.Path(folder))
     check_forks()
     check_layout(pathlib.Path(folder))
     check_example(pathlib.Path(folder))
     check_exceptions()
     check_interrupts()
     check_children()
+    check_again()
+    check_forked(pathlib.Path(folder))
+    check_schedules(pathlib.Path(folder))
+    check_own_steps(pathlib.Path(folder))
+    check_differences()

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""test_torch.py BUILD equal|resumed|ddp|calls|deaths|examples: entrain.torch.Rank. In the first four PyTorch is imported once: the ranks are
-children made by fork."""
+"""test_torch.py BUILD equal|resumed|ddp|calls: entrain.torch.Rank. PyTorch is imported once: the ranks are children made by fork."""
 import copy
 import hashlib
 import json
@@ -8,48 +7,21 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 import traceback
 
-try:
-    import torch
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-        raise ImportError(f"torch {torch.__version__} is older than 2.1")
-except ImportError as missing:
-    print(f"SKIP: {missing}")
-    sys.exit(77)
+from torch_rig import BUILD, WAIT, Net, checks, free_port, optimizer_of, samples, torch, turn
+import entrain.torch
 from torch import nn
 from torch.nn import functional as F
 
-BUILD = pathlib.Path(sys.argv[1]).resolve()
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-os.environ.update(ENTRAIN_LIBRARY=str(BUILD / "libentrain.so"), OMP_NUM_THREADS="1")
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(SOURCE / "python"))
-import entrain.torch  # noqa: E402
-
 # Promise: A PyTorch module ends with the same bytes under ring, ps-sync, hybrid and `solo --accumulate=W`, W = 1, 2, 3, with dropout,
-# Promise: batch norm, tied weights, a frozen layer, groups, a ragged end; with and without loader processes and overlap.
+# Promise: batch norm, tied weights, a frozen layer, groups, a ragged end, ranks without a batch; with and without loader processes
+# Promise: and overlap.
 # Promise: A PyTorch run that is killed and resumed three times ends with the undisturbed bytes, buffers included.
 # Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
 # Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
-# Promise: An exception in one PyTorch rank reaches the others with its type and text; a rank that is killed is named, and nothing of it
-# Promise: is left, its loader processes included.
-# Promise: torchrun starts the same program as entrain run, with the same bytes; examples/torch/ run under every kind of strategy.
-WAIT = 120
-torch.set_num_threads(1)
-# A process's first optimizer imports a second's worth of PyTorch: here, once, and not in each of the ranks.
-torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def ranks(n, program, strategy="ring", dies=None, **settings):
@@ -87,36 +59,6 @@ def ranks(n, program, strategy="ring", dies=None, **settings):
     return results
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.drop = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.3)
-        self.frozen, self.one, self.two, self.last = (nn.Linear(16, n) for n in (16, 16, 16, 4))
-        self.two.weight = self.one.weight
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x):
-        x = self.drop(torch.relu(self.norm(self.first(x))))
-        return self.last(torch.tanh(self.two(torch.tanh(self.one(self.frozen(x))))))
-
-
-def samples(n):
-    drawn = torch.Generator().manual_seed(3)
-    x = torch.randn(n, 12, generator=drawn)
-    return x, (x[:, :4] ** 2).argmax(1)
-
-
-def optimizer_of(kind, model):
-    """Of each kind that is tested, with rates that matter."""
-    p = list(model.parameters())
-    vectors = [{"params": [t for t in p if t.ndim > 1]}, {"params": [t for t in p if t.ndim == 1], "weight_decay": 0.0}]
-    return {"sgd": lambda: torch.optim.SGD(p, lr=0.05), "heavy": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
-            "nesterov": lambda: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
-            "adam": lambda: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), weight_decay=0.02),
-            "adamw": lambda: torch.optim.AdamW(p, lr=0.01, eps=1e-6),
-            "groups": lambda: torch.optim.AdamW([dict(vectors[0], lr=0.02), vectors[1]], lr=0.01, weight_decay=0.1)}[kind]()
-
-
 def bytes_of(model, buffers=False):
     sha = hashlib.sha256()
     for name, p in model.named_buffers() if buffers else model.named_parameters():
@@ -124,12 +66,19 @@ def bytes_of(model, buffers=False):
     return sha.hexdigest()
 
 
-def train(kind, n=103, parts=1, step="native", loader={}, die_at=None):
+def scheduler_of(optimizer):
+    S = torch.optim.lr_scheduler
+    return S.SequentialLR(optimizer, [S.LinearLR(optimizer, 0.1, total_iters=5), S.CosineAnnealingLR(optimizer, 20)], [5])
+
+
+def train(kind, n=103, parts=1, step="native", loader={}, die_at=None, scheduled=None):
     """A rank: hashes of its parameters and buffers, and whether each parameter had a gradient in each step."""
     def program(me, settings):
         torch.manual_seed(7 + me)  # rank 0's weights, buffers and frozen layer count
         model, data = Net(), samples(n)
         optimizer = optimizer_of(kind, model)
+        if scheduled:
+            settings = dict(settings, schedule=scheduler_of(optimizer), schedule_every=scheduled)
         rank = entrain.torch.Rank(model, optimizer, data=data, step=step, **settings)
         low, high = (at(array.ctypes.data for array in rank.weights.values()) for at in (min, max))
         assert all(low <= p.data_ptr() <= high for p in model.parameters() if p.requires_grad)
@@ -158,6 +107,13 @@ def equal():
                 found["no overlap"] = ranks(n, train(kind), overlap=False, **common)
                 found["small buckets"] = ranks(n, train(kind), bucket_cap_mb=0.001, **common)
                 found["loaders"] = ranks(n, train(kind, loader={"num_workers": 2}), **common)
+            if n == 2:
+                found["scheduled"] = ranks(n, train(kind, scheduled="step"), **common)
+                other = {"ps-sync": ranks(n, train(kind, scheduled="step"), "ps-sync", **common),
+                         "solo": ranks(1, train(kind, scheduled="step"), "solo", accumulate=n, **common)}
+                hashes = {result[0] for results in (found.pop("scheduled"), *other.values()) for result in results}
+                assert len(hashes) == 1 and hashes != {found["ring"][0][0]}, (kind, hashes)
+                print(f"PROMISE {kind}, a scheduler of PyTorch after each step: ring, ps-sync and solo end with the same bytes")
             parameters = {result[0] for results in found.values() for result in results}
             buffers = {tuple(result[1] for result in results) for how, results in found.items() if how != "solo"}
             assert len(parameters) == len(buffers) == 1, (kind, n, found)
@@ -168,17 +124,18 @@ def equal():
 def resumed():
     """Killed at some step three times, and resumed from the newest checkpoint each time."""
     common = dict(batch_size=6, epochs=3)
-    undisturbed = ranks(2, train("groups"), **common)
+    undisturbed = ranks(2, train("groups", scheduled="epoch"), **common)
     for strategy in "ring", "ps-sync":
         out = pathlib.Path(os.environ["XDG_RUNTIME_DIR"], strategy)
         common.update(out=out, checkpoint_every=24, resume="auto")
         for die_at in 7, 3, 5:
-            said = ranks(2, train("groups", die_at=die_at), strategy, dies=1, **common)
+            said = ranks(2, train("groups", die_at=die_at, scheduled="epoch"), strategy, dies=1, **common)
             assert "RunError" in said[0] and "rank 1" in said[0], said
-        zero, one = ranks(2, train("groups"), strategy, **common)
+        zero, one = ranks(2, train("groups", scheduled="epoch"), strategy, **common)
         assert zero == undisturbed[0] and one[0] == undisturbed[1][0], strategy  # rank 0's buffers are those of the run
         assert len(json.loads((out / "result.json").read_text())["resumed_from"]) == 3
-    print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, dropout, buffers")
+    print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, a scheduler, dropout, "
+          "buffers")
 
 
 # ---- PyTorch's own ----
@@ -219,33 +176,55 @@ def alone(model, optimizer, data=None, **settings):
     return entrain.torch.Rank(model, optimizer, data=samples(160) if data is None else data, **settings)
 
 
-def turn(rank, model, x, y):
-    loss = F.cross_entropy(model(x), y)
-    loss.backward()
-    rank.step(loss)
-
-
 def check_optimizers():
     """Each step beside one of torch.optim, from the same weights and gradient."""
-    for kind in "sgd", "heavy", "nesterov", "adam", "adamw", "groups":
+    S = torch.optim.lr_scheduler
+    makers = {"": None, "step": lambda o: S.StepLR(o, 2, gamma=0.3), "cosine": lambda o: S.CosineAnnealingLR(o, 10),
+              "lambda": lambda o: S.LambdaLR(o, lambda n: n / (1 + n)), "two": scheduler_of,
+              "one": lambda o: S.OneCycleLR(o, max_lr=0.1, total_steps=11, cycle_momentum=False)}
+    plain = [(kind, "", "step", 0) for kind in ("sgd", "heavy", "nesterov", "adam", "adamw", "groups")]
+    scheduled = [(kind, name, every, 0) for kind in ("heavy", "groups") for name in list(makers)[1:5] for every in ("step", "epoch")]
+    for kind, name, every, clip_norm in (*plain, *scheduled, ("sgd", "one", "step", 0), ("heavy", "", "step", 0.5), ("adamw", "two", "step", 0.5)):
         torch.manual_seed(2)
         model, worst = Net(), 0
         shadow, seen = copy.deepcopy(model), {}
         pairs = [pair for pair in zip(model.parameters(), shadow.parameters()) if pair[0].requires_grad]
         for ours, theirs in pairs:
             ours.register_post_accumulate_grad_hook(lambda p: seen.update({p: p.grad.clone()}))
-        reference = optimizer_of(kind, shadow)
-        with alone(model, optimizer_of(kind, model)) as rank:
-            for x, y in rank.batches():
+        reference, optimizer = optimizer_of(kind, shadow), optimizer_of(kind, model)
+        schedulers = [makers[name](o) for o in (reference, optimizer) if name]
+        more = dict({"schedule": schedulers[1], "schedule_every": every} if name else {}, clip_norm=clip_norm)
+        with alone(model, optimizer, data=samples(48), **more) as rank:  # three steps an epoch
+            for count, (x, y) in enumerate(rank.batches(), 1):
                 for ours, theirs in pairs:
                     theirs.data.copy_(ours.data)
                 turn(rank, model, x, y)
                 for ours, theirs in pairs:
                     theirs.grad = seen[ours]
+                clip_norm and nn.utils.clip_grad_norm_(shadow.parameters(), clip_norm)
                 reference.step()
+                if name and (every == "step" or count % 3 == 0):
+                    schedulers[0].step()
                 worst = max(worst, *(((a - b).abs() / b.abs().clamp(min=0.1)).max().item() for a, b in pairs))
-        assert worst <= 1e-6, (kind, worst)
-        print(f"PROMISE {kind}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+        assert worst <= 1e-6, (kind, name, every, clip_norm, worst)
+        what = kind + (f", {type(schedulers[0]).__name__} after each {every}" if name else "") + (", clipped" if clip_norm else "")
+        print(f"PROMISE {what}: 10 steps of the library, each within {worst:.1e} of torch.optim's")
+
+
+def check_own_steps():
+    """Any optimizer of PyTorch under a strategy with local steps: with period 1 the ranks agree after each step."""
+    def program(me, settings):
+        torch.manual_seed(2)
+        model = nn.Linear(12, 4)
+        first = bytes_of(model)
+        with entrain.torch.Rank(model, torch.optim.RMSprop(model.parameters(), lr=0.01), data=samples(96), batch_size=8, step="torch",
+                                **settings) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        return bytes_of(model), bytes_of(model) != first
+    zero, one = ranks(2, program, "local-sgd:period=1", epochs=2)
+    assert zero == one and zero[1] is True, (zero, one)
+    assert ranks(2, program, "local-sgd:period=4", epochs=2)[0][1] is True
 
 
 def check_parts():
@@ -281,6 +260,25 @@ def check_unused():
         return bytes_of(model), dict(rank.unused)
     (zero, unused0), (one, unused1) = ranks(2, program)
     assert zero == one and unused0["b.weight"] == 2 and unused1["b.weight"] == 3 and unused0["a.bias"] == 2, (unused0, unused1)
+
+
+def check_saved_types():
+    """A saved file has every buffer's own type and shape: a state_dict takes it as it is."""
+    model = nn.Linear(12, 4)
+    buffers = {"wide": torch.full((2, 3), 0.1, dtype=torch.float64), "low": torch.full((3, 2), 1.5, dtype=torch.bfloat16),
+               "causal": torch.ones(2, 2).tril().bool(), "small": torch.tensor([-3], dtype=torch.int8), "scalar": torch.tensor(2.5).bfloat16()}
+    for name, tensor in buffers.items():
+        model.register_buffer(name, tensor)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "saved.safetensors"
+        with alone(model, torch.optim.SGD(model.parameters(), lr=0.1), save=path) as rank:
+            for x, y in rank.batches():
+                turn(rank, model, x, y)
+        data = path.read_bytes()
+    header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+    saved = {name: (header[name]["dtype"], header[name]["shape"]) for name in buffers}
+    assert saved == {"wide": ("F64", [2, 3]), "low": ("BF16", [3, 2]), "causal": ("BOOL", [2, 2]), "small": ("I8", [1]),
+                     "scalar": ("BF16", [])}, saved
 
 
 def refused(words, call, kind=ValueError):
@@ -324,6 +322,20 @@ def check_refusals():
                             (("ps-async", "ring"), {"step": "torch", "strategy": "ps-async", "server": "tcp://127.0.0.1:1"}),
                             (("generator", "map-style"), {"data": (i for i in range(9))})):
         refused(words, lambda: alone(good, p(good), **settings))
+    S, second = torch.optim.lr_scheduler, p(good)
+    first, third = (torch.optim.SGD([{"params": [t]} for t in good.parameters()], lr=0.1, momentum=0.2) for _ in range(2))
+    for words, optimizer, schedule, more in ((("ReduceLROnPlateau", "metric"), second, S.ReduceLROnPlateau(second), {}),
+                                             (("StepLR", "this optimizer"), p(good), S.StepLR(second, 1), {}),
+                                             (("schedule_every='day'", "'epoch'"), second, S.StepLR(second, 1), {"schedule_every": "day"}),
+                                             (("int", "(step, epoch)"), second, 5, {}),
+                                             (("LambdaLR", "one function"), first, S.LambdaLR(first, [lambda n: 1, lambda n: 1 + n]),
+                                              {"schedule_every": "step"}),
+                                             (("OneCycleLR", "cycle_momentum=False"), third, S.OneCycleLR(third, 0.1, total_steps=11),
+                                              {"schedule_every": "step"}),
+                                             (("step='torch'", "scheduler.step()"), second, S.StepLR(second, 1), {"step": "torch"}),
+                                             (("clip-norm=1", "ring or solo"), second, None, {"strategy": "ps-async", "clip_norm": 1,
+                                                                                              "server": "tcp://127.0.0.1:1"})):
+        refused(words, lambda: alone(good, optimizer, schedule=schedule, **more))
     half = copy.deepcopy(good)
     with alone(half, p(half)) as rank:
         refused(("batch_size", "16"), lambda: next(rank.batches(batch_size=8)))
@@ -337,7 +349,7 @@ def check_refusals():
         refused(("before loss.backward()",), lambda: rank.step(1.0))
         loss = F.cross_entropy(half(x), y)
         loss.backward(retain_graph=True)
-        refused(("has left", "step='torch'"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
+        refused(("has left", "step='torch'", "clip_norm"), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
         refused(("has left",), lambda: half.weight.grad.norm())
         refused(("has left",), lambda: rank._optimizer.step())
         refused(("twice",), loss.backward)
@@ -382,7 +394,7 @@ def check_changes():
 
 def check_differences():
     """Ranks that differ: the first difference by name, with both values."""
-    for words, samples_of, width in ((("93", "100"), lambda me: 93 + 7 * me, lambda me: 4), (("schema",), lambda me: 93, lambda me: 4 + me)):
+    for words, samples_of, width in ((("93", "100"), lambda me: 93 + 7 * me, lambda me: 4), (("tensor weight", "(4, 12)", "(5, 12)"), lambda me: 93, lambda me: 4 + me)):
         def program(me, settings):
             model = nn.Linear(12, width(me))
             entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=range(samples_of(me)), **settings)
@@ -390,85 +402,37 @@ def check_differences():
         assert any(all(word in text for word in words) for text in said) and all("Error: " in text for text in said), (words, said)
 
 
+def check_idle_ranks():
+    """Of two samples the third rank has none, in no epoch."""
+    def program(step):
+        def train_and_count(me, settings):
+            torch.manual_seed(me)
+            model, count = nn.Linear(12, 4), 0
+            with entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.1), data=samples(2), batch_size=1, epochs=3,
+                                    step=step, **settings) as rank:
+                for x, y in rank.batches():
+                    turn(rank, model, x, y)
+                    count += 1
+            return bytes_of(model), count
+        return train_and_count
+    found = [ranks(3, program("native")), ranks(3, program("native"), "ps-sync"), ranks(3, program("torch"))]
+    assert len({sha for sha, _ in found[0] + found[1]}) == len({sha for sha, _ in found[2]}) == 1, found
+    assert all([count for _, count in results] == [3, 3, 0] for results in found), found
+    claimed = ranks(3, program("native"), "ps-async")
+    assert sum(count for _, count in claimed) == 6, claimed
+
+
 def calls():
     check_optimizers()
+    check_own_steps()
     check_parts()
     check_unused()
+    check_idle_ranks()
     check_refusals()
     check_changes()
     check_differences()
-
-
-# ---- programs of their own ----
-
-def program(what, *texts):
-    """What `deaths` and `examples` start."""
-    torch.manual_seed(7)
-    settings, model = dict(text.split("=", 1) for text in texts), Net()
-    optimizer = optimizer_of("nesterov", model)
-    rank = entrain.torch.Rank(model, optimizer, data=samples(103), batch_size=6, join_timeout=f"{WAIT}s", **settings)
-    for step, (x, y) in enumerate(rank.batches(num_workers=4 if what == "loads" else 0)):
-        if step == 5 and rank.about["rank"] == 1 and what != "trains":
-            if what == "raises":
-                raise KeyError("no such layer")
-            os.kill(os.getpid(), signal.SIGKILL)
-        turn(rank, model, x, y)
-    rank.end()
-
-
-def entrain_run(*command, **settings):
-    texts = [f"--{key.replace('_', '-')}={value}" for key, value in dict({"join_timeout": f"{WAIT}s"}, **settings).items()]
-    return subprocess.run([BUILD / "entrain", "run", "-n2", *texts, "--", sys.executable, *command], capture_output=True, text=True,
-                          timeout=2 * WAIT)
-
-
-def left_behind(mark):
-    """Processes of a run, by a variable of their environment."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
-                found.append((folder.name, (folder / "cmdline").read_bytes()))
-        except OSError:  # it has ended
-            continue
-    return found
-
-
-def deaths():
-    for what, words in (("raises", ("rank 1", "KeyError", "no such layer")), ("loads", ("rank 1", "SIGKILL"))):
-        os.environ["ENTRAIN_TEST_MARK"] = f"{os.getpid()}-{what}"
-        ended = entrain_run(__file__, sys.argv[1], "program", what, steps=1000000, strategy="ring")
-        assert ended.returncode == 1 and any(all(word in line for word in words) for line in ended.stderr.splitlines()), ended.stderr
-        if what == "raises":
-            assert "RunError" in ended.stderr or "RunError" in ended.stdout, ended.stderr
-        until = time.monotonic() + 2
-        while (left := left_behind("ENTRAIN_TEST_MARK=" + os.environ["ENTRAIN_TEST_MARK"])) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not left, left
-    print("PROMISE a rank that raises is told with its text, one that is killed with 4 loader processes is named, and nothing is left")
-
-
-def examples():
-    folder = pathlib.Path(os.environ["XDG_RUNTIME_DIR"])
-    by_us = entrain_run(__file__, sys.argv[1], "program", "trains", strategy="ring", out=folder / "ours", epochs=2)
-    by_torch = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", __file__, sys.argv[1], "program", "trains",
-                               "strategy=ring", f"out={folder / 'torchrun'}", "epochs=2"], capture_output=True, text=True, timeout=2 * WAIT)
-    assert by_us.returncode == by_torch.returncode == 0, (by_us.stderr, by_torch.stderr)
-    ours, theirs = (json.loads((folder / name / "result.json").read_text())["params_sha256"] for name in ("ours", "torchrun"))
-    assert ours == theirs, (ours, theirs)
-    os.environ.update(PYTHONPATH=str(SOURCE / "python"), FASHION_MNIST="/none")
-    for name, settings in (("mnist", {"strategy": "ring", "max_samples": 5120}), ("tiny_gpt", {"strategy": "ssp:bound=2"})):
-        ended = entrain_run(SOURCE / f"examples/torch/{name}.py", out=folder / name, **settings)
-        assert ended.returncode == 0 and "loss " in ended.stdout, ended.stderr
-        result = json.loads((folder / name / "result.json").read_text())
-        assert result["test_loss"] < (0.5 if name == "mnist" else 2.9), result["test_loss"]
-        print(f"PROMISE {name}.py under {settings['strategy']}: loss {result['test_loss']:.3f}, staleness {result.get('staleness')}")
+    check_saved_types()
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "program":
-        program(*sys.argv[3:])
-        sys.exit()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder
-        {f.__name__: f for f in (equal, resumed, ddp, calls, deaths, examples)}[sys.argv[2]]()
+    checks(equal, resumed, ddp, calls)

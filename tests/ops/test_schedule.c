@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "core/memory.h"
 #include "ops/optimizer.h"
 
 /* Promise: Learning rates are torch.optim.lr_scheduler's at the edges of epochs, to 1e-7: step, cosine,
@@ -82,6 +83,35 @@ static void linear(void **state)
     near(eni_schedule_lr(&s, 5000), 0);
 }
 
+static void points(void **state)
+{
+    (void)state;
+    eni_rate_point at[] = {{0, 0}, {100, 1}, {300, 0.5f}};
+    const eni_rate_points three = {3, at};
+    const eni_schedule s = {.kind = ENI_LR_POINTS, .base = 0.1, .points = &three};
+    near(eni_schedule_lr(&s, 0), 0);
+    near(eni_schedule_lr(&s, 50), 0.05);
+    near(eni_schedule_lr(&s, 100), 0.1);
+    near(eni_schedule_lr(&s, 200), 0.075);
+    near(eni_schedule_lr(&s, UINT64_MAX), 0.05); /* past the end it stays */
+    at[1].factor = 1.0f / 3;
+    char *text = eni_rate_points_text(&three);
+    assert_string_equal(text, "0:0,100:0.333333343,300:0.5");
+    eni_rate_points *again = eni_rate_points_parse(text);
+    assert_non_null(again);
+    assert_int_equal(again->n, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(again->at[i].samples == at[i].samples && again->at[i].factor <= at[i].factor &&
+                    again->at[i].factor >= at[i].factor);
+    eni_rate_points_free(again);
+    eni_free(text);
+    static const char *const wrong[] = {"",     "1:1",     "0",    "0:",    "0:1,",       "0:1,0:1",
+                                        "0:-1", "0:nan",   "0:x",  "0:1/2", "0:1,2:1x",   "0:1e9",
+                                        "-0:1", "0:1;2:1", " 0:1", "0:1 ",  "0:1,5:1,4:1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (eni_rate_points_parse(wrong[i]) != NULL) fail_msg("\"%s\" was taken", wrong[i]);
+}
+
 /* torch.optim.lr_scheduler's at the edges of 12 epochs (tools/make_goldens.py). */
 static void agree_with_torch(void **state)
 {
@@ -112,9 +142,9 @@ static void agree_with_torch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(constant),        cmocka_unit_test(steps),
-                                       cmocka_unit_test(cosine),          cmocka_unit_test(warm_up_is_linear),
-                                       cmocka_unit_test(multistep),       cmocka_unit_test(linear),
-                                       cmocka_unit_test(agree_with_torch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(constant),  cmocka_unit_test(steps),
+                                       cmocka_unit_test(cosine),    cmocka_unit_test(warm_up_is_linear),
+                                       cmocka_unit_test(multistep), cmocka_unit_test(linear),
+                                       cmocka_unit_test(points),    cmocka_unit_test(agree_with_torch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

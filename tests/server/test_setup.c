@@ -162,6 +162,27 @@ static void milestones_are_read(void **state)
     assert_non_null(strstr(why, "9 entries"));
 }
 
+static void points_are_read(void **state)
+{
+    (void)state;
+    eni_key_value with[KEY_VALUES + 1] = {{"lr-points", "0:1,64:0.5"}};
+    char why[ENI_REASON_MAX];
+    eni_setup setup;
+    memcpy(with + 1, good_key_values, sizeof good_key_values);
+    for (size_t k = 1; k < KEY_VALUES + 1; k++)
+        if (strcmp(with[k].key, "lr-schedule") == 0) with[k].value = "points";
+    const en_strategy *strategy = en_strategy_entry(EN_STRATEGY_ABI);
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_OK);
+    assert_int_equal(setup.store.schedule.kind, ENI_LR_POINTS);
+    assert_int_equal(setup.store.schedule.points->at[1].samples, 64);
+    eni_setup_fini(&setup);
+    with[0].value = "0:1,64";
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "0:1,64"));
+    assert_int_equal(eni_setup_read(strategy, with + 1, KEY_VALUES, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "no 'lr-points'"));
+}
+
 /* Builds are not compared: their protocol and the ABI of strategies are. */
 static void another_protocol_is_refused(void **state)
 {
@@ -185,7 +206,7 @@ int main(void)
         cmocka_unit_test(everything_is_read),          cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(what_is_wrong_is_refused),    cmocka_unit_test(adam_is_read),
         cmocka_unit_test(milestones_are_read),         cmocka_unit_test(groups_are_read),
-        cmocka_unit_test(another_protocol_is_refused),
+        cmocka_unit_test(another_protocol_is_refused), cmocka_unit_test(points_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,6 +289,10 @@ static void test_flags(void **state)
          "run -n 2 --strategy=ps-async --device=ref --data=synthetic --model=resnet18:width=2 "
          "--bn-stats=mean",
          {"--bn-stats=mean", "ps-async", "recompute:N"}},
+        {"entrain",
+         "run -n 2 --strategy=hierarchical:bound=1 --device=ref --data=synthetic --model=resnet18:width=2 "
+         "--bn-stats=mean",
+         {"--bn-stats=mean", "hierarchical", "recompute:N"}},
         {"worker", RING " --strategy=ring --world-size=2 --rank=0 --assign=claim", {"--assign", "fixed"}},
         {"worker", RING " --strategy=solo --world-size=2 --rank=0", {"solo", "-n 1"}},
         {"worker", RING " --strategy=ps-sync --world-size=2 --rank=0", {"ps-sync", "psd", "--server="}},

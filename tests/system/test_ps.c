@@ -253,15 +253,18 @@ static void test_a_death_while_it_starts(void **state)
 /* A strategy that cannot be saved is refused before the first step, not when the first checkpoint is due. */
 static void test_what_cannot_be_saved(void **state)
 {
-    process p;
+    static const char *const strategies[][2] = {{EN_BUILD_DIR "/test/plugins/local.so@easgd", "easgd"},
+                                                {"hierarchical:bound=0", "options"}};
     (void)state;
-    process_start(&p, "entrain", NULL,
-                  "run -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/local.so@easgd %s --steps=20 "
-                  "--checkpoint-every=1000000 --out=%s/unsaved",
-                  TOY, system_folder());
-    assert_int_equal(process_wait(&p, GUARD), 2);
-    assert_int_equal(process_names(&p, "--checkpoint-every=1000000", "easgd", ""), 1);
-    process_nobody_left(GUARD);
+    for (size_t i = 0; i < 2; i++) {
+        process p;
+        process_start(&p, "entrain", NULL,
+                      "run -n 2 --strategy=%s %s --steps=20 --checkpoint-every=1000000 --out=%s/unsaved-%zu",
+                      strategies[i][0], TOY, system_folder(), i);
+        assert_int_equal(process_wait(&p, GUARD), 2);
+        assert_int_equal(process_names(&p, "--checkpoint-every=1000000", strategies[i][1], ""), 1);
+        process_nobody_left(GUARD);
+    }
 }
 
 /* A mean of all ranks' weights needs a common step of all ranks: it is refused without one. */

@@ -226,6 +226,30 @@ static void test_a_full_disk(void **state)
     json_decref(r);
 }
 
+/* Its records do not fit: both ranks meet that, at several files, and one line says so. */
+static void test_a_disk_without_room_for_records(void **state)
+{
+    process p;
+    char dir[160];
+    (void)state;
+    folder_for(dir, "records-disk");
+    assert_int_equal(mkdir(dir, 0700), 0);
+    process_start(
+        &p, "/usr/bin/unshare", NULL,
+        "-rm " EN_SOURCE_DIR "/tests/system/on_small_disk.sh %s 64k " EN_BUILD_DIR
+        "/entrain run --quiet --log-level=warn --threads=1 --out=%s/out -n 2 --strategy=ring --device=ref "
+        "--model=toy --data=synthetic --limit-train-samples=64 --limit-test-samples=8 --batch-size=4 "
+        "--steps=400",
+        dir, dir);
+    const int code = process_wait(&p, 60);
+    if (code == 127 || code == 77 || process_says(&p, "unshare", "") > 0) {
+        print_message("no small file system here: %s", process_err(&p));
+        skip();
+    }
+    const int said = process_says(&p, "cannot write", "No space left on device");
+    if (code != 1 || said != 1) fail_msg("exit %d, said %d times:\n%s", code, said, process_err(&p));
+}
+
 /* ---- two at once ---- */
 
 static void test_a_second_run_keeps_out(void **state)
@@ -258,6 +282,7 @@ int main(void)
                                        cmocka_unit_test(test_another_run_is_refused),
                                        cmocka_unit_test(test_a_damaged_file_is_passed_over),
                                        cmocka_unit_test(test_a_second_run_keeps_out),
+                                       cmocka_unit_test(test_a_disk_without_room_for_records),
                                        cmocka_unit_test(test_a_full_disk),
                                        cmocka_unit_test(test_a_disk_that_fails),
                                        cmocka_unit_test(test_killed_at_every_call)};

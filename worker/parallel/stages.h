@@ -30,7 +30,7 @@
 #include "models/split.h"
 #include "ops/device.h"
 #include "worker/parallel/pipeline.h"
-#include "worker/straggler.h"
+#include "rank/straggler.h"
 
 typedef struct eni_stages eni_stages;
 

@@ -1,6 +1,6 @@
 /* test_straggler.c - a slow rank is slow by its factor, whatever others do, and by the same seed in the same
  * way. */
-#include "worker/straggler.h"
+#include "rank/straggler.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -15,8 +15,8 @@
  *
  * Sleeping, not spinning: on a shared host a busy loop would slow the others too. A sleep has its own span in
  * the trace and counts as compute. Emulated, and labelled so. */
-#ifndef WORKER_STRAGGLER_H
-#define WORKER_STRAGGLER_H
+#ifndef RANK_STRAGGLER_H
+#define RANK_STRAGGLER_H
 
 #include <jansson.h>
 #include <stddef.h>
@@ -48,6 +48,11 @@ typedef struct eni_straggler {
     uint64_t npieces, nlate;
     int64_t slept_ns, wall_ns, took_ns;
 } eni_straggler;
+
+typedef struct eni_rank eni_rank;
+
+/* The straggler that this rank is by the run's --straggler, once its number is known; says so. */
+eni_straggler eni_straggler_of(const eni_rank *rank);
 
 /* Once, on the compute thread: makes its sleeps exact. */
 void eni_straggler_open(eni_straggler *straggler);

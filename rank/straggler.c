@@ -1,5 +1,5 @@
 /* straggler.c - measures how long a piece of compute takes awake, and sleeps for the rest of its factor. */
-#include "worker/straggler.h"
+#include "rank/straggler.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -8,13 +8,31 @@
 
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/rng.h"
+#include "rank/rank.h"
+#include "run/units.h"
 
 /* A sleep of Linux lasts 50 us longer than requested, unless its thread asks for less. */
 static const unsigned long timer_slack_ns = 1000;
 
 static const int64_t shortest_sleep_ns = 50 * ENI_MICRO; /* shorter ones are carried over */
 static const int64_t most_taken_back_ns = 100 * ENI_MILLI;
+
+eni_straggler eni_straggler_of(const eni_rank *rank)
+{
+    const eni_record_options *asked = &rank->records.asked;
+    eni_straggler s = {.factor = 1, .seed = rank->job.seed, .rank = rank->world.rank};
+    for (int i = 0; i < asked->nstragglers; i++) {
+        int64_t number;
+        double factor;
+        if (eni_straggler_parse(asked->stragglers[i], &number, &factor) && number == s.rank)
+            s.factor = factor;
+    }
+    if (s.factor > 1)
+        eni_info("rank", "emulated straggler: rank %d takes %.3g times as long to compute", s.rank, s.factor);
+    return s;
+}
 
 void eni_straggler_open(eni_straggler *s)
 {
