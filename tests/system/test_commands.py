@@ -274,6 +274,7 @@ def check_plugins(source, top):
 
 
 def main(source, build):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the demos
     if not shutil.which("cc"):
         print("SKIP: there is no C compiler to build the examples with")
         return 77
