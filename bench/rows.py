@@ -363,7 +363,7 @@ def program_resnet(tools):
     """44.7 MB of gradients a step: what the exchange adds to a step, ours and DDP's."""
     name, programs, rows = tools.torch_of("program"), {}, []
     for way in ("ring", "ddp", "ddp-tuned"):
-        programs[way] = program(tools, "resnet18", f"--way={way} --alone --steps=10 --warmup=3")
+        programs[way] = program(tools, "resnet18", f"--way={way} --alone --steps=10 --turns=2 --warmup=3")
     figure = f"{RESNETS['resnet18'][0]}, in PyTorch, 2 ranks of batch 64, "
     for way, label in (("ddp", f"{name} DDP"), ("ddp-tuned", f"{name} DDP, gradient_as_bucket_view, no broadcast_buffers")):
         is_default = way == "ddp"
