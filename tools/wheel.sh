@@ -62,7 +62,7 @@ esac
 skip() { echo "SKIP: no wheel: $*"; exit 77; }
 download() { # PYTHON PACKAGE..
     "${PYTHON:-python3}" -m pip download -q -d "$out/pypi" --only-binary=:all: --platform=manylinux2014_x86_64 \
-        --platform=manylinux_2_27_x86_64 --platform=manylinux_2_28_x86_64 --python-version="$@" || skip "pip cannot download $*"
+        --platform=manylinux_2_27_x86_64 --platform=manylinux_2_28_x86_64 --python-version "$@" || skip "pip cannot download $*"
 }
 in_root() { # SUITE COMMAND..
     tools/root.sh "$@" >"$out/log" 2>&1 || { code=$?; tail -n 20 "$out/log"; exit $code; }
@@ -79,4 +79,4 @@ rm -f "$out"/*.whl && cp "$roots"/bullseye/build/wheel/*.whl "$out" || exit 1
 for suite in bullseye bookworm trixie; do
     in_root $suite+python sh tools/wheel.sh try /entrain/build/wheel/pypi /entrain/build/wheel
 done
-echo "PROMISE the wheel: $(ls "$out" | grep whl), $(du -k "$out"/*.whl | cut -f1) KiB; installed, run and uninstalled in bare Debians 11, 12 and 13"
+echo "PROMISE the wheel: $(basename "$out"/*.whl), $(du -k "$out"/*.whl | cut -f1) KiB; installed, run and uninstalled in bare Debians 11, 12 and 13"

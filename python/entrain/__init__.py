@@ -88,8 +88,7 @@ def _log(user, level, subsystem, text):
 def _hearing(raised):
     """Takes what a handler, such as Ctrl-C's, raises in a callback before its `try`, and ctypes would drop."""
     def take(unraisable):
-        is_dropped = "ctypes callback" in (unraisable.err_msg or "")
-        raised.append(unraisable.exc_value) if is_dropped else before(unraisable)
+        raised.append(unraisable.exc_value) if "ctypes callback" in (unraisable.err_msg or "") else before(unraisable)
 
     before, is_main = sys.unraisablehook, threading.current_thread() is threading.main_thread()  # where Python calls handlers
     if is_main:
@@ -141,8 +140,7 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     grad(param, micro_batch, rank)   the gradient of the mean loss over a micro-batch, as an array of init's size; it must
                                      depend on (param, micro_batch) alone. param is a read-only copy
     init                             initial weights, flattened to one vector of float32
-    steps                            of all workers: steps x workers micro-batches are computed
-    batch_size                       samples of a micro-batch
+    steps                            of all workers: steps x workers micro-batches are computed, each of batch_size samples
     tensors                          sizes of the parameters, in order: buckets end at their edges
     eval(param)                      called at the start, after each eval_every samples, and at the end: Simulation.curve
     settings                         flags of `entrain sim`: lr, momentum, optimizer, seed, compute, straggler, net, bucket_cap ..

@@ -178,7 +178,6 @@ class Rank(contextlib.AbstractContextManager):
     steps_itself     the program's own optimizer (ring, solo): after finish() the gradients are the mean over all ranks
     step             step(names): the same inside ready() and finish(), of these tensors; also under strategies with local steps
     environment      whether variables of torchrun, Slurm and MPI are read
-
     weights, gradients   {name: float32 array}, at the same addresses for the whole run
     about                rank, nranks, steps, samples, batch, lr, strategy ..
 
@@ -205,9 +204,9 @@ class Rank(contextlib.AbstractContextManager):
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
-            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples, step=self._step,
+            abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
             flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself or bool(step)))),
-            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(),
+            model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(), step=self._step,
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.fsencode(plugins) if plugins else None,
             evaluate=self._evaluate, nmemories=len(kept), memories=kept, program=os.fsencode(script) if script else None,
             schedule=_Schedule(self._guarded(lambda *at: float(schedule(*at)), math.nan)) if schedule else _Schedule())

@@ -40,8 +40,7 @@ def _memory_of(name, t):
         t.data = t.data.contiguous()
         return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
-        raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device}, which no checkpoint holds ({cause}): make it a dense "
-                         "tensor on the CPU before Rank") from None
+        raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device} ({cause}): make it dense, on the CPU") from None
 
 
 def _rates(optimizer, lr="lr"):
@@ -125,8 +124,7 @@ class _Seeded(torch.utils.data.Dataset):
 def _begin_loader(then, number):
     """A terminal's Ctrl-C goes to loader processes, too. The rank ends the run in good order, and needs them until then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if then is not None:
-        then(number)
+    then(number) if then else None
 
 
 class _Gone(torch.Tensor):
@@ -145,8 +143,7 @@ class Rank(entrain.Rank):
                  any optimizer, which PyTorch steps (ring, solo, and strategies with local steps)
     data         the training set: a dataset with len() and items, or a pair of tensors (inputs, targets)
     evaluate     called with the model on rank 0; returns the loss, or with has_accuracy=True (loss, accuracy): step(loss, accuracy)
-    schedule     a scheduler of the optimizer, stepped after each epoch (schedule_every="step": each step), or a function of
-                 (step, epoch) that gives the factor of lr
+    schedule     a scheduler, stepped after each epoch (schedule_every="step": step), or a function (step, epoch) -> factor of lr
 
     Until end() the parameters lie in the run's memory. `unused` counts by name the steps without a gradient, which is zero then.
     """
@@ -214,16 +211,13 @@ class Rank(entrain.Rank):
         """The batches of this rank until the run ends, by a DataLoader with these arguments; each wants a step()."""
         dataset, ahead = self._data if dataset is None else dataset, collections.deque()
         batch, seed = self.about["batch"], self.about["seed"]
-        _need(len(dataset) == len(self._data), f"batches() has a dataset of {len(dataset)} samples, and Rank's data "
-              f"{len(self._data)}: give the same samples")
-        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than the run, whose is {batch}: "
-              "give it to Rank alone")
+        _need(len(dataset) == len(self._data), f"batches() has {len(dataset)} samples, Rank {len(self._data)}: give the same ones")
+        _need(loader.pop("batch_size", batch) == batch, f"batches() has another batch_size than Rank's {batch}: omit it")
         for name in {"sampler", "batch_sampler", "shuffle", "drop_last"} & loader.keys():
             raise RefusedError(f"batches({name}=..): the run chooses the samples: omit it (Rank has shuffle and drop_last)")
         workers = loader.get("num_workers", 0)
-        if workers > 0 and loader.get("prefetch_factor") is None:
-            loader["prefetch_factor"] = 1 if self.about["is_claiming"] else 2
         if workers > 0:
+            loader["prefetch_factor"] = loader.get("prefetch_factor") or (1 if self.about["is_claiming"] else 2)
             loader["worker_init_fn"] = functools.partial(_begin_loader, loader.get("worker_init_fn"))
         _need(workers * (loader.get("prefetch_factor") or 0) <= 60, f"batches() would load {workers} x "
               f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
@@ -332,7 +326,6 @@ def simulate(model, loss, dataset, *, batch_size=64, seed=1, evaluate=None, **se
 
     loss(output, target)    the mean loss of a batch; dataset: a pair of tensors (inputs, targets), or has len() and such pairs
     evaluate(model)         what Simulation.curve gets, if it is given
-
     Each epoch has an order of its own, from (seed, epoch), and only full batches. Buffers have seen the batches of all workers.
     """
     parameters, dataset = [p for p in model.parameters() if p.requires_grad], _as_dataset(dataset)

@@ -107,7 +107,8 @@ static void test_a_straggler(void **state)
         if (slow) {
             const double factor = number_at(entry, "factor_measured");
             assert_true(number_at(entry, "rank") == 1 && number_at(entry, "factor") == 4);
-            if (!(factor > 3)) fail_msg("the straggler came out as %.2f", factor); /* more on a busy machine */
+            if (!(factor > 3))
+                fail_msg("the straggler came out as %.2f", factor); /* more on a busy machine */
             promise("--straggler=1:4 of a program came out as %.2f", factor);
         }
         json_decref(result);

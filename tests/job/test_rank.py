@@ -407,7 +407,7 @@ def check_schedules(top):
             raise AssertionError(f"{settings} were taken")
 
 
-OWN = """
+OWN_STEPS = """
 import sys, numpy as np, entrain
 settings = dict(text.split("=", 1) for text in sys.argv[2:])
 x = np.random.default_rng(3).normal(size=(205, 4)).astype(np.float32)
@@ -430,11 +430,11 @@ def check_own_steps(top):
         hashes = set()
         for what in "native", "own":
             out = top / f"{what}-{strategy[:5]}"
-            ends = ended(ranks(2, ["-c", OWN, what], strategy, out, epochs=2, batch_size=10))
+            ends = ended(ranks(2, ["-c", OWN_STEPS, what], strategy, out, epochs=2, batch_size=10))
             assert all(code == 0 for code, *_ in ends), (strategy, what, ends)
             hashes.add(json.loads((out / "result.json").read_text())["params_sha256"])
         assert len(hashes) == 1, strategy
-    *started, psd = ranks(2, ["-c", OWN, "own"], "ps-sync", epochs=2)
+    *started, psd = ranks(2, ["-c", OWN_STEPS, "own"], "ps-sync", epochs=2)
     for code, _, said in ended(started):
         assert code == 2 and "strategy=ring or solo, or one with local steps" in said, said
     psd.kill()

@@ -32,7 +32,7 @@ from free_port import take_port
 # Promise: The examples build from an installed tree.
 
 AT_ONCE = 4  # pages
-CUT = 200  # images, and numbers of samples in a command, are divided by this
+CUT = 100  # images, and numbers of samples in a command, are divided by this
 NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"^make |^bench/(?!run.py --list)|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
     r"^tests/gpu/|--device=cuda|^entrain gpus|^build/entrain gpus": "a GPU: tests with the label gpu",
