@@ -136,6 +136,12 @@ static size_t bytes_of(const en_model_tensor *tensor)
     return tensor->count * en_dtype_bytes(tensor->dtype);
 }
 
+/* What it takes of a flat vector. */
+static uint64_t bytes_in_lines(const en_model_tensor *tensor)
+{
+    return eni_round_up(bytes_of(tensor), LINE_FLOATS * sizeof(float));
+}
+
 static en_status read_memories(void *user, int64_t micro, float *state_out)
 {
     const en_rank *self = user;
@@ -163,6 +169,13 @@ static en_status begin_memories(void *user, int64_t micro, const float *state)
     return EN_OK;
 }
 
+/* The run ends with what a callback returned, except with what would not end it: an end in good order, a refused call. */
+static en_status callback_failed(const char *name, en_status st)
+{
+    const bool goes_on = st == EN_ESTOP || st == EN_EINVAL || st == EN_EMEMBER;
+    return eni_fail(goes_on ? EN_EBUG : st, "rank", "the %s callback failed: %s", name, en_status_str(st));
+}
+
 static en_status evaluate(void *user, eni_judged on, const float *flat, const float *state, double *loss_out,
                           double *accuracy_out)
 {
@@ -178,7 +191,7 @@ static en_status evaluate(void *user, eni_judged on, const float *flat, const fl
     const en_status st = self->given.evaluate(self->given.user, self->views, &score);
     uselocale(self->plain);
     write_memories(self, self->kept, false);
-    if (st != EN_OK) return eni_fail(st, "rank", "the evaluate callback failed: %s", en_status_str(st));
+    if (st != EN_OK) return callback_failed("evaluate", st);
     *loss_out = score.loss;
     *accuracy_out = (self->given.flags & EN_RANK_HAS_ACCURACY) != 0 ? score.accuracy : NAN;
     return EN_OK;
@@ -205,7 +218,7 @@ static en_status step_tensors(en_rank *self, uint32_t first, uint32_t n)
     const en_status st = self->given.step(self->given.user, first, n);
     uselocale(self->plain);
     self->nstepped++;
-    return st == EN_OK ? EN_OK : eni_fail(st, "rank", "the step callback failed: %s", en_status_str(st));
+    return st == EN_OK ? EN_OK : callback_failed("step", st);
 }
 
 static en_status step_bucket(void *user, uint32_t bucket)
@@ -350,7 +363,7 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
     to->count = count;
     to->dtype = dtype;
     to->offset = *end;
-    *end += eni_round_up(bytes_of(to), LINE_FLOATS * sizeof(float)) / sizeof(float);
+    *end += bytes_in_lines(to) / sizeof(float);
     return EN_OK;
 }
 
@@ -493,6 +506,13 @@ static en_status check_steps(const en_rank *self)
     if (flags == (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS))
         return eni_fail(EN_EINVAL, "rank",
                         "a program that steps itself writes its weights: omit EN_RANK_READS_WEIGHTS");
+    if ((flags & EN_RANK_STEPS_ITSELF) == 0 && self->given.step != NULL)
+        return eni_fail(EN_EINVAL, "rank",
+                        "options.step is called with EN_RANK_STEPS_ITSELF only: give both");
+    if ((flags & EN_RANK_STEPS_ITSELF) != 0 && self->given.schedule != NULL)
+        return eni_fail(EN_EINVAL, "rank",
+                        "options.schedule is of the library's step, which EN_RANK_STEPS_ITSELF replaces: "
+                        "schedule the rate of the program's own optimizer, and omit it here");
     if (flags != EN_RANK_STEPS_ITSELF) return EN_OK;
     const bool is_local = (strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) == 0;
     if (!has_mean && !(is_local && self->given.step != NULL))
@@ -542,7 +562,7 @@ static void keep_tensors_whole(en_rank *self)
     const en_schema *s = &self->rank.job.schema;
     uint64_t cap = eni_job_bucket_cap(s, &self->config);
     for (uint32_t t = 0; t < s->ntensors; t++)
-        if (s->tensors[t].count * sizeof(float) > cap) cap = s->tensors[t].count * sizeof(float);
+        if (bytes_in_lines(&s->tensors[t]) > cap) cap = bytes_in_lines(&s->tensors[t]);
     if (self->ops.step != NULL) self->config.bucket_cap_mb = (double)cap / 1048576;
 }
 

@@ -146,14 +146,15 @@ typedef struct en_rank_options {
 
     /* Rank 0, inside en_rank_open, en_rank_finish and en_rank_end: loss (and accuracy) of these weights on the set that the
      * run is judged by, off the clock of the run. weights: (ntensors) pointers to (count), the program's to read until it
-     * returns. Anything but EN_OK ends the run with that status. It makes no call of this header on the rank. NULL: never. */
+     * returns. Anything but EN_OK ends the run with that status (EN_EBUG for EN_ESTOP, EN_EINVAL and EN_EMEMBER, after which
+     * a run goes on). It makes no call of this header on the rank. NULL: never. */
     en_status (*evaluate)(void *user, const float *const *weights, en_rank_score *score_out);
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block. level 0 error ..
      * 4 trace; `text` is valid during the call. `user` must live until another rank names another log, or the process ends.
      * NULL: unchanged. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
-    void *user; /* of both */
+    void *user; /* of all callbacks */
 
     uint32_t nmemories, reserved;
     const en_rank_memory *memories;
@@ -162,15 +163,17 @@ typedef struct en_rank_options {
     const char *program;
 
     /* NULL: none. A schedule of the program's own: the factor of the rate in step `step` of the run, which lies in epoch
-     * `epoch` (both from 0); 0 to 1e6. A function of these alone, and the same one on all ranks, since it is read in
-     * en_rank_open, step by step, up to 4 million steps, wherever the weights are stepped. Between two steps, as those of
-     * an asynchronous strategy may be, the rate changes in a straight line. */
+     * `epoch` (both from 0); 0 to 1e6, else en_rank_open fails. A function of these alone, and the same one on all ranks,
+     * since en_rank_open reads it on the caller's thread, step by step, up to 4 million steps, wherever the weights are
+     * stepped. Between two steps, as those of an asynchronous strategy may be, the rate changes in a straight line. Not
+     * with EN_RANK_STEPS_ITSELF. */
     double (*schedule)(void *user, uint64_t step, uint64_t epoch);
 
-    /* With EN_RANK_STEPS_ITSELF, inside en_rank_ready and en_rank_finish: the gradients of tensors [first, first + ntensors) are complete (their
-     * mean, or under a strategy with local steps this rank's own); the program steps the weights of these, and of no others.
-     * Anything but EN_OK ends the run. It makes no call of this header on the rank. NULL: the program steps them all after
-     * en_rank_finish, and strategies with local steps are refused. */
+    /* With EN_RANK_STEPS_ITSELF, inside en_rank_ready and en_rank_finish: the gradients of tensors [first, first +
+     * ntensors) are complete (their mean, or under a strategy with local steps this rank's own); the program steps the
+     * weights of these, and of no others. Anything but EN_OK ends the run, as for `evaluate`. It makes no call of this
+     * header on the rank. NULL: the program steps them all after en_rank_finish, and strategies with local steps are
+     * refused. */
     en_status (*step)(void *user, uint32_t first, uint32_t ntensors);
 } en_rank_options;
 
