@@ -278,7 +278,9 @@ static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *le
 /* A program's tensors and memories one by one, as far as there is room: the first one that differs is named. */
 static en_status add_tensors(const en_schema *schema, eni_run_spec *spec)
 {
-    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers && spec->n < ENI_RUN_SPEC_MAX / 2; t++) {
+    const uint32_t n = schema->ntensors + schema->nbuffers;
+    for (uint32_t t = 0; t < n && spec->n < ENI_RUN_SPEC_MAX / 2 && spec->used < ENI_RUN_SPEC_BYTES / 4;
+         t++) {
         const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         char key[EN_MAX_TENSOR_NAME + 8], shape[ENI_ST_SHAPE_TEXT], value[ENI_ST_SHAPE_TEXT + 16];
         snprintf(key, sizeof key, "%s %s", t < schema->ntensors ? "tensor" : "memory", tensor->name);
@@ -530,6 +532,7 @@ void eni_rank_close_door(const eni_rank *self)
 static void stop_leading(eni_rank *self)
 {
     eni_rank_close_door(self);
+    self->token.path[0] = 0;
     eni_leader_stop(self->leader);
     self->leader = NULL;
 }
