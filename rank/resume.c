@@ -126,7 +126,7 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
         add(f, &n, "lr-gamma", "%.15g", s->gamma);
     }
     if (s->kind == ENI_LR_POINTS) add(f, &n, "lr-points", "%s", self->job.points_sha256);
-    if (self->job.clip_norm > 0) add(f, &n, "clip-norm", "%.15g", self->job.clip_norm);
+    add(f, &n, "clip-norm", "%.15g", self->job.clip_norm);
     if (s->kind == ENI_LR_COSINE || s->kind == ENI_LR_LINEAR)
         add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
     return n;
@@ -139,6 +139,7 @@ static en_status check_facts(const eni_rank *self)
     uint32_t n = eni_resume_facts(self, now);
     for (uint32_t i = 0; i < n; i++) {
         const char *then = eni_checkpoint_fact(c, now[i].key);
+        if (then == NULL && strcmp(now[i].key, "clip-norm") == 0) then = "0"; /* of a version without it */
         if (then != NULL && strcmp(then, now[i].value) == 0) continue;
         return refuse(self,
                       "it was written with %s %.80s, but this run has %.80s: use the same, or start over in "
