@@ -195,11 +195,8 @@ static void note_end(eni_launcher *l, eni_child *c)
     /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
     if (code > 128 && c->rank < 0 && is_program(l)) {
         if (c->end == EN_ESTOP) return;
-        eni_error(
-            "launch",
-            "%s (pid %d) was ended by %s, and the run with it before its end: send signals to entrain run "
-            "(pid %d)",
-            c->role, (int)c->pid, strsignal(code - 128), (int)getpid());
+        eni_error("launch", "%s (pid %d) was ended by %s, and so was the run, before its end", c->role,
+                  (int)c->pid, strsignal(code - 128));
     }
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s", c->role,
@@ -451,7 +448,8 @@ static void handle_signal(eni_launcher *l)
     const int number = eni_signals_take(l->launch->signal_fd);
     if (number == 0) return;
     if (l->interrupted_by != 0) {
-        if (is_program(l)) l->due.kill_ns = eni_now_ns();
+        const int64_t now = eni_now_ns();
+        if (is_program(l) && now < l->due.kill_ns) l->due.kill_ns = now;
         return;
     }
     l->interrupted_by = number;
