@@ -88,7 +88,7 @@ class _Handle(ctypes.c_void_p):
         self.library.en_rank_close(self)
 
 
-def _show(kind, error, trace, shows=sys.excepthook):
+def _show(shows, kind, error, trace):
     """Nobody has caught it: the other ranks learn of it. What is refused ends a program as it ends a command."""
     if entrain._rank():
         entrain._rank()._abort(error)
@@ -102,10 +102,16 @@ def _forgotten():
     rank = entrain._rank()
     if (rank and rank._handle and not rank._has_left and os.getpid() == rank._process
             and rank._library.en_rank_status(rank._handle) == _OK):  # else the program has been told
-        sys.excepthook(RuntimeError, RuntimeError("the program ended without rank.end()"), None)
+        _show(sys.excepthook, RuntimeError, RuntimeError("the program ended without rank.end()"), None)
 
 
-sys.excepthook = _show
+def _hear_exceptions():
+    """Also those that another hook, set since, would keep from us."""
+    if getattr(sys.excepthook, "func", None) is not _show:
+        sys.excepthook = functools.partial(_show, sys.excepthook)
+
+
+_hear_exceptions()
 
 
 class _Interrupts:
@@ -187,6 +193,7 @@ class Rank(contextlib.AbstractContextManager):
     def __init__(self, tensors, train_samples, *, memories={}, own_memories={}, rates={}, evaluate=None, has_accuracy=False,
                  schedule=None, reads_weights=False, steps_itself=False, step=None, environment=True, model="program", data="data",
                  data_sha256=None, computes=None, **settings):
+        _hear_exceptions()
         _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
               "this process has a Rank already, and can have one at a time: call its end() or close() first")
         entrain._rank, self._handle, self._raised, self._library = weakref.ref(self), None, None, entrain._library()
@@ -200,7 +207,7 @@ class Rank(contextlib.AbstractContextManager):
                       rates=ctypes.pointer(_Rates(*rates[name])) if name in rates else None)
         judge, names = functools.partial(self._judge, evaluate, has_accuracy), list(initial)
         self._evaluate = _Evaluate(self._guarded(judge, 1)) if evaluate else _Evaluate()
-        self._step = _Step(self._guarded(lambda first, n: step(names[first:first + n]) or _OK, 1)) if step else _Step()
+        self._step = _Step(self._guarded(lambda first, n: (step(names[first:first + n]), _OK)[1], 1)) if step else _Step()
         kept = _declare(memories, own_memories)
         plugins, script = os.environ.get("ENTRAIN_PLUGIN_PATH"), getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(

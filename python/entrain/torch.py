@@ -264,16 +264,18 @@ class Rank(entrain.Rank):
 
     def _leave(self, name, p):
         """The gradient of a parameter is complete: it leaves while backward goes on."""
-        part, gradient = self._part, self._gradient[name]
+        part, gradient, grad = self._part, self._gradient[name], p.grad
         if part is None or name in self._here:
             raise RefusedError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
                              "for each that batches() gives")
-        if p.grad.layout != torch.strided:
-            raise RefusedError(f"the gradient of {name} is {p.grad.layout}: give its module sparse=False")
-        if name in self._touched:
-            gradient.add_(p.grad, alpha=part.size / part.total)
+        if grad.layout != torch.strided:
+            raise RefusedError(f"the gradient of {name} is {grad.layout}: give its module sparse=False")
+        if part.count == 1:
+            gradient.copy_(grad)
+        elif name in self._touched:
+            gradient.add_(grad, alpha=part.size / part.total)
         else:
-            torch.mul(p.grad, part.size / part.total, out=gradient)
+            torch.mul(grad, part.size / part.total, out=gradient)
         self._touched.add(name)
         self._here.add(name)
         p.grad = gradient.as_subclass(_Gone)
@@ -313,6 +315,8 @@ class Rank(entrain.Rank):
         self.close()
 
     def close(self):
+        if self._handle is None:
+            return
         super().close()
         while self._hooks:
             self._hooks.pop().remove()
