@@ -139,9 +139,12 @@ static en_status read_line(scanner *line)
     bool only_args = false;
     while (line->next < line->argc) {
         const char *word = line->argv[line->next++];
-        if (!only_args && strcmp(word, "--") == 0)
+        if (!only_args && strcmp(word, "--") == 0) {
             only_args = true;
-        else if (!only_args && word[0] == '-' && word[1] != '\0')
+            if (takes_command(line->program) &&
+                (line->next == line->argc || line->argv[line->next][0] == '\0'))
+                return eni_config_refuse("there is no program behind --; name one, or omit --");
+        } else if (!only_args && word[0] == '-' && word[1] != '\0')
             EN_TRY(read_flag(line, word));
         else if (!is_word(word, only_args && takes_command(line->program)))
             return eni_config_refuse("\"%.200s\" is not UTF-8, or has a control character; give a plain name",

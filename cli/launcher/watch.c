@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +179,17 @@ static void note_lost(eni_launcher *l, eni_child *c)
     if (l->first == EN_OK) l->first = EN_EPEER;
 }
 
+/* After exec has failed. */
+static const char *why_not_run(const char *program)
+{
+    struct stat info;
+    if (strchr(program, '/') == NULL) return " is not the name of a program in PATH";
+    if (stat(program, &info) != 0) return " is not there";
+    if (S_ISDIR(info.st_mode)) return " is a folder: give a program";
+    if (access(program, X_OK) != 0) return " is not executable: chmod +x, or name its interpreter before it";
+    return " names an interpreter that is not there, or is no program of this machine";
+}
+
 static void note_end(eni_launcher *l, eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
@@ -199,9 +211,9 @@ static void note_end(eni_launcher *l, eni_child *c)
                   (int)c->pid, strsignal(code - 128));
     }
     if (code == 127)
-        eni_error("launch", "%s could not be executed%s%s", c->role,
-                  is_program(l) ? ": there is no program " : "",
-                  is_program(l) ? l->launch->config->command.item[0] : "");
+        eni_error("launch", "%s could not be executed%s%s%s", c->role, is_program(l) ? ": " : "",
+                  is_program(l) ? l->launch->config->command.item[0] : "",
+                  is_program(l) ? why_not_run(l->launch->config->command.item[0]) : "");
     if (code > 128) /* a signal that we did not send, or `entrain stop`: its own log says which */
         eni_debug("launch", "%s (pid %d) ended early: exit code %d", c->role, (int)c->pid, code);
     const bool is_wrong_use = code == 2 || (code == 127 && is_program(l));
@@ -597,6 +609,7 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     read_reports(l);
     maybe_name(l);
     count_lost(l);
+    if (l->is_ending && l->first == EN_OK) l->first = EN_EPEER; /* no process was left to fail by itself */
     eni_relay_open(&l->relay, "", l->interrupted_by != 0);
     if (l->interrupted_by == 0) show_last_words(l);
     if (l->interrupted_by != 0) kill(getpid(), l->interrupted_by); /* main's exit code comes from it */

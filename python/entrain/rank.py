@@ -70,7 +70,10 @@ def setting(name, default=None):
     if isinstance(default, bool):
         _need(text.lower() in _BOOLS, f"--set.{name}: \"{text}\" is neither on nor off")
         return _BOOLS[text.lower()]
-    return text if default is None else type(default)(text)
+    try:
+        return text if default is None else type(default)(text)
+    except ValueError as cause:
+        raise RefusedError(f"--set.{name}: {cause}") from None
 
 
 class RunError(RuntimeError):
@@ -200,6 +203,8 @@ class Rank(contextlib.AbstractContextManager):
         self._is_over = self._has_left = False
         self._waiting = set()  # tensors of this step whose gradients are not ready
         initial = {name: np.array(value, np.float32, order="C") for name, value in tensors.items()}
+        _need(all(name in initial and len(pair) == 2 for name, pair in rates.items()),
+              f"rates={rates}: give (factor of lr, weight_decay) of tensors among {', '.join(initial)}")
         self._tensors = {name: (i, value.shape) for i, (name, value) in enumerate(initial.items())}
         declared = (_Tensor * len(initial))()
         for tensor, (name, value) in zip(declared, initial.items()):

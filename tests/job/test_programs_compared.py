@@ -136,7 +136,13 @@ def test_scale(top):
 
 def test_refused(top):
     both = ["compare", "-n", 2, "--arm=ring", f"--out={top / 'refused'}", "--quiet"]
+    (top / "plain").write_text("")
     for words, what, more in (([*both, "--virtual", "--", LINE], "--virtual", "entrain.simulate"),
+                              (["run", "-n", 2, "--"], "behind --", "omit --"),
+                              (["run", "-n", 2, "--", ""], "behind --", "omit --"),
+                              (["run", "-n", 2, "--", top], str(top), "is a folder"),
+                              (["run", "-n", 2, "--", top / "plain"], "plain", "chmod +x"),
+                              (["run", "-n", 2, "--", "./none"], "./none", "is not there"),
                               ([*both, "--tune=lr=0.1,0.2", "--", LINE], "--tune", "held-out"),
                               ([*both, "--clip-norm=1"], "--clip-norm", "behind --"),
                               ([*both, "--model=mlp", "--", LINE], "--model", LINE),
@@ -168,8 +174,10 @@ def test_scripts(top):
     """A script of several lines; what entrain refuses ends it with 2, and what the program itself raises with 1."""
     for script, code, words in (("import entrain\nif True:\n\tprint('joins')\n\tentrain.Rank({'w': [1.0]}, 10, stratgy='ring')", 2, ("stratgy",)),
                                 ("import entrain\nrank = entrain.Rank({'w': [1.0]}, 10, steps=9)\nrank.finish(1)", 2, ("no step has begun",)),
+                                ("import entrain\nentrain.setting('a', 5)", 2, ("--set.a", "abc")),
+                                ("import entrain\nentrain.Rank({'w': [1.0]}, 10, rates={'W': (1, 0)})", 2, ("rates", "'W'", "among w")),
                                 ("import entrain\nrank = entrain.Rank({'w': [1.0]}, 10, steps=9)\nint('x')", 1, ("ValueError", "int()"))):
-        said = entrain("run", "-n", 2, "--strategy=ring", "--quiet", "--", sys.executable, "-c", script, code=code)[1]
+        said = entrain("run", "-n", 2, "--strategy=ring", "--quiet", "--set.a=abc", "--", sys.executable, "-c", script, code=code)[1]
         assert all(word in said for word in words), said
 
 
@@ -189,6 +197,20 @@ if sys.argv[1] != "forgets":
 """
 
 
+SLEEPS = """
+import time, entrain
+rank = entrain.Rank({"w": [1.0]}, 100)
+for step, samples in enumerate(rank.batches()):
+    print("computes", flush=True)
+    time.sleep(1000)
+"""
+
+
+def psd_of(run):
+    children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    return next(int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text() == "psd\n")
+
+
 def test_ends(top):
     """How a program ends the run early is what the command says, under every strategy."""
     script = top / "ends.py"
@@ -204,11 +226,17 @@ def test_ends(top):
                                 "steps=1000000000", "lr=0.001"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while "Train Epoch" not in (line := run.stderr.readline()):
             assert line, (strategy, run.wait())
-        psd = [int(pid) for pid in pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-               if pathlib.Path(f"/proc/{pid}/comm").read_text() == "psd\n"]
-        os.kill(*psd, signal.SIGTERM)
+        psd = psd_of(run)
+        os.kill(psd, signal.SIGTERM)
         said = run.communicate(timeout=WAIT)[1]
-        assert run.returncode == 128 + signal.SIGTERM and f"pid {psd[0]}) was ended by" in said, (strategy, run.returncode, said)
+        assert run.returncode == 128 + signal.SIGTERM and f"pid {psd}) was ended by" in said, (strategy, run.returncode, said)
+    # psd is stopped while the ranks compute for ever: all are killed, and none of them had the time to fail
+    run = subprocess.Popen([build / "entrain", "run", "-n", "2", "--strategy=ps-sync", "--", sys.executable, "-c", SLEEPS],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "computes\n", run.communicate()
+    os.kill(psd_of(run), signal.SIGSTOP)
+    said = run.communicate(timeout=WAIT)[1]
+    assert run.returncode == 1 and "psd" in said and "was stopped" in said, (run.returncode, said)
     script.write_text(ENDS.replace("steps=1000", "steps=9, strategy='solo'"))
     alone = subprocess.run([sys.executable, script, "forgets"], capture_output=True, text=True, timeout=WAIT)
     assert "ended without rank.end()" in alone.stderr, alone
