@@ -136,7 +136,7 @@ static size_t bytes_of(const en_model_tensor *tensor)
     return tensor->count * en_dtype_bytes(tensor->dtype);
 }
 
-/* What it takes of a flat vector. */
+/* Its room in a flat vector. */
 static uint64_t bytes_in_lines(const en_model_tensor *tensor)
 {
     return eni_round_up(bytes_of(tensor), LINE_FLOATS * sizeof(float));

@@ -187,7 +187,7 @@ static const char *why_not_run(const char *program)
     if (stat(program, &info) != 0) return " is not there";
     if (S_ISDIR(info.st_mode)) return " is a folder: give a program";
     if (access(program, X_OK) != 0) return " is not executable: chmod +x, or name its interpreter before it";
-    return " names an interpreter that is not there, or is no program of this machine";
+    return " names an interpreter that is not there, or it is made for another machine";
 }
 
 static void note_end(eni_launcher *l, eni_child *c)
