@@ -7,7 +7,8 @@
 
 /* Promise: entrain gpus lists this host's GPUs where the cuda device is not built. */
 
-#define DRIVER(folder) "LD_LIBRARY_PATH=" EN_BUILD_DIR "/fake/" folder " "
+/* Its GPUs have UUIDs of their own: other tests use the default ones meanwhile. */
+#define DRIVER(folder) "LD_LIBRARY_PATH=" EN_BUILD_DIR "/fake/" folder " FAKE_GPU_MACHINE=driver "
 
 /* The output of `entrain gpus`, which ends with 0. */
 static const char *gpus(const char *env, const char *flags)
