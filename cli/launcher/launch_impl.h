@@ -67,9 +67,12 @@ typedef struct eni_launcher {
     const eni_child *failed;        /* the first that died of a signal which we did not send */
     eni_death death;                /* as the first survivor reported it */
     bool has_death;
-    bool is_ending, is_interrupted; /* the latter by a signal, which is in signal_fd for main at the end */
-    int taken;                      /* this signal was taken from there meanwhile; 0: none */
-    bool has_named;                 /* the cause was logged */
+    bool is_ending;
+    struct {
+        bool has_come; /* it is in signal_fd for main at the end */
+        int taken;     /* it was taken from there meanwhile; 0: it was not */
+    } signal;
+    bool has_named; /* the cause was logged */
     struct {
         int64_t name_ns; /* logs the cause, with what is known by then */
         int64_t kill_ns; /* ends the rest */

@@ -427,7 +427,7 @@ static void name_failed(eni_launcher *l)
 /* Logs as soon as both halves are known, or nothing more can come. */
 static void maybe_name(eni_launcher *l)
 {
-    if (l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted) return;
+    if (l->has_named || l->due.name_ns == INT64_MAX || l->signal.has_come) return;
     const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     const bool is_complete =
         l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
@@ -458,15 +458,15 @@ static bool has_asked_leader(const eni_launcher *l)
 static void handle_signal(eni_launcher *l)
 {
     const bool may_come_twice = is_program(l);
-    if ((l->is_interrupted && !may_come_twice) || !eni_signals_wait(l->launch->signal_fd, 0)) return;
+    if ((l->signal.has_come && !may_come_twice) || !eni_signals_wait(l->launch->signal_fd, 0)) return;
     const int number = may_come_twice ? eni_signals_take(l->launch->signal_fd) : 0;
-    if (l->is_interrupted) {
+    if (l->signal.has_come) {
         const int64_t now = eni_now_ns();
         if (now < l->due.kill_ns) l->due.kill_ns = now;
         return;
     }
-    l->is_interrupted = l->is_ending = true;
-    l->taken = number;
+    l->signal.has_come = l->is_ending = true;
+    l->signal.taken = number;
     l->first = EN_EINTR;
     if (!has_asked_leader(l)) signal_all(l, SIGTERM);
     l->due.kill_ns = eni_now_ns() + (is_program(l) ? PROGRAM_STOP_MS : STOP_MS) * ENI_MILLI;
@@ -505,13 +505,13 @@ static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
     const int64_t late_ns = eni_now_ns() - l->due.kill_ns;
-    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->is_interrupted;
+    const bool may_end_stopped = l->has_named || l->due.name_ns == INT64_MAX || l->signal.has_come;
     if (late_ns >= 0) read_reports(l);
     if (late_ns >= 0) l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
         if (!c->is_running || c->is_terminated) continue;
-        const int64_t more_ms = l->is_interrupted && c->rank == 0 ? RESULT_MS : 0;
+        const int64_t more_ms = l->signal.has_come && c->rank == 0 ? RESULT_MS : 0;
         if (late_ns >= more_ms * ENI_MILLI || (may_end_stopped && is_stopped(c))) terminate(c);
     }
 }
@@ -559,7 +559,7 @@ static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
     int64_t next = l->due.name_ns < l->due.kill_ns ? l->due.name_ns : l->due.kill_ns;
     int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* already being done */
-    if (l->launch->signal_fd >= 0 && (!l->is_interrupted || is_program(l)))
+    if (l->launch->signal_fd >= 0 && (!l->signal.has_come || is_program(l)))
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
@@ -612,9 +612,9 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     maybe_name(l);
     count_lost(l);
     if (l->is_ending && l->first == EN_OK) l->first = EN_EPEER; /* no process was left to fail by itself */
-    eni_relay_open(&l->relay, "", l->is_interrupted);
-    if (!l->is_interrupted) show_last_words(l);
-    if (l->taken != 0) kill(getpid(), l->taken); /* main's exit code comes from it */
+    eni_relay_open(&l->relay, "", l->signal.has_come);
+    if (!l->signal.has_come) show_last_words(l);
+    if (l->signal.taken != 0) kill(getpid(), l->signal.taken); /* main's exit code comes from it */
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].log_fd >= 0) close(l->child[i].log_fd);
 }
