@@ -13,7 +13,7 @@
 # long as the tree is the same; SUITE...tar has its initial state. COMMAND sees the tree as /entrain, read-only; its processes end
 # with it, or after ROOT_SECONDS (5400). Exit 77, with one sentence, if the root cannot be made; else the exit of COMMAND.
 name=$1 suite=${1%+*} arch= has=make prepare="make -s deps"
-[ $# -ge 2 ] || { echo "root.sh SUITE[+arm64|+python] COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "root.sh SUITE[+arm64|+python] COMMAND..: SUITE is bullseye, bookworm or trixie" >&2; exit 2; }
 case $name in
 *+arm64) arch=arm64 prepare="$prepare ARCH=arm64" ;;
 *+python) has=python3-venv prepare=true ;;

@@ -40,12 +40,15 @@ build() {
 # In a bare Debian, away from the tree.
 try() {
     set -e
-    if command -v cc || command -v gcc; then exit 1; fi
-    cd /tmp && python3 -m venv venv && . venv/bin/activate
+    if command -v cc || command -v gcc; then echo "there is a compiler"; exit 1; fi
+    cd /tmp
+    python3 -m venv venv
+    . venv/bin/activate
     pip install -q --no-index --find-links="$1" numpy
     find venv -not -path '*__pycache__*' | sort > before
     pip install -q --no-index "$2"/*.whl
-    entrain strategies > strategies && grep -q '^ *ssp' strategies
+    entrain strategies > strategies
+    grep -q '^ *ssp' strategies
     for strategy in ring ps-async; do
         entrain run -n 2 --strategy=$strategy --out=$strategy -- python3 /entrain/examples/rank/numpy_only.py
     done

@@ -92,7 +92,7 @@ class _Handle(ctypes.c_void_p):
 
 
 def _show(shows, kind, error, trace):
-    """Nobody has caught it: the other ranks learn of it. What is refused ends a program as it ends a command."""
+    """Tells the other ranks of an uncaught exception. A RefusedError ends the program with 2, as it ends a command."""
     if entrain._rank():
         entrain._rank()._abort(error)
     shows(kind, error, trace)

@@ -230,7 +230,7 @@ def test_ends(top):
         os.kill(psd, signal.SIGTERM)
         said = run.communicate(timeout=WAIT)[1]
         assert run.returncode == 128 + signal.SIGTERM and f"pid {psd}) was ended by" in said, (strategy, run.returncode, said)
-    # psd is stopped while the ranks compute for ever: all are killed, and none of them had the time to fail
+    # Stops psd during an endless step: the launcher kills all processes before one of them fails by itself.
     run = subprocess.Popen([build / "entrain", "run", "-n", "2", "--strategy=ps-sync", "--", sys.executable, "-c", SLEEPS],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout.readline() == "computes\n", run.communicate()

@@ -183,7 +183,7 @@ def check_optimizers():
               "lambda": lambda o: S.LambdaLR(o, lambda n: n / (1 + n)), "two": scheduler_of,
               "one": lambda o: S.OneCycleLR(o, max_lr=0.1, total_steps=11, cycle_momentum=False)}
     plain = [(kind, "", "step", 0) for kind in ("sgd", "heavy", "nesterov", "adam", "adamw", "groups")]
-    scheduled = [(kind, name, every, 0) for kind in ("heavy", "groups") for name in list(makers)[1:5] for every in ("step", "epoch")]
+    scheduled = [(kind, name, every, 0) for kind in ("heavy", "groups") for name in ("step", "cosine", "lambda", "two") for every in ("step", "epoch")]
     for kind, name, every, clip_norm in (*plain, *scheduled, ("sgd", "one", "step", 0), ("heavy", "", "step", 0.5), ("adamw", "two", "step", 0.5)):
         torch.manual_seed(2)
         model, worst = Net(), 0
