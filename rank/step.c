@@ -197,8 +197,9 @@ void eni_step_clip(eni_rank *self)
     for (uint32_t t = 0; t < schema->ntensors; t++)
         square += square_of(grad + schema->tensors[t].offset, schema->tensors[t].count);
     const float factor = (float)(self->job.clip_norm / (sqrt(square) + 1e-6));
-    for (uint64_t i = 0; !(factor >= 1) && i < schema->count; i++)
-        grad[i] *= factor;
+    if (!(factor >= 1))
+        for (uint64_t i = 0; i < schema->count; i++)
+            grad[i] *= factor;
     if (!self->trainer.steps_itself) eni_host_step_all(self->exchange.host);
 }
 
