@@ -102,7 +102,7 @@ en_status eni_key_set(eni_config *config, int key, const char *value, const char
 /* Whether the value of a list or text, set by another program's row of the field, is one of this row. EN_EINVAL, logged. */
 en_status eni_key_recheck(const eni_config *config, int key);
 
-/* What follows the key: "0.1" in "lr=0.1", "width=32" in "set.width=32". NULL if nothing does. */
+/* The part behind the key: "0.1" of "lr=0.1", "width=32" of "set.width=32". NULL if it is missing. */
 const char *eni_key_value_in(const eni_key *key, const char *text);
 
 /* The canonical text of a scalar field; "" if it has no value. Valid while the config is; `room` is a buffer for numbers. Not
