@@ -508,19 +508,17 @@ en_status eni_remote_call_hurry(eni_remote_call *c)
 /* ---- the request ---- */
 
 /* "/BUCKET/KEY" or "/KEY". */
-eni_remote_call *eni_remote_call_begin(eni_remote *b, const char *method, const char *key, en_status *st_out)
+en_status eni_remote_call_begin(eni_remote *b, const char *method, const char *key,
+                                eni_remote_call **call_out)
 {
-    eni_remote_call *c = eni_alloc(sizeof *c);
-    *st_out = c == NULL ? EN_ENOMEM : EN_OK;
-    if (c == NULL) return NULL;
+    eni_remote_call *c = *call_out = eni_alloc(sizeof *c);
+    if (c == NULL) return EN_ENOMEM;
     *c = (eni_remote_call){.b = b, .request = {.method = method}, .key = key, .fd = -1};
     char *path = c->request.path;
     snprintf(path, sizeof c->request.path, "/%s%s", b->o.place->has_bucket_in_path ? b->o.url->bucket : "",
              b->o.place->has_bucket_in_path ? "/" : "");
-    if (eni_url_add(path, sizeof c->request.path, key, true)) return c;
-    *st_out = eni_fail(EN_EINVAL, "remote", "the key %.100s.. is too long", key);
-    eni_free(c);
-    return NULL;
+    if (eni_url_add(path, sizeof c->request.path, key, true)) return EN_OK;
+    return eni_remote_call_end(c, eni_fail(EN_EINVAL, "remote", "the key %.100s.. is too long", key));
 }
 
 en_status eni_remote_call_end(eni_remote_call *c, en_status st)
