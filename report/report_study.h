@@ -121,9 +121,8 @@ typedef struct eni_run {
     const char *model, *data, *device, *transport, *algorithm;
     const char *bn_stats; /* whose running statistics were evaluated; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
-    const char *emulated;  /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
-    const char *simulated; /* owned by `simulation`: "compute exp:10ms, net …"; NULL: it ran on real ranks */
-    char *notes, *simulation;
+    char *emulated;  /* owned: "straggler 1:3, net …"; NULL: real */
+    char *simulated; /* owned: "compute exp:10ms, net …"; NULL: it ran on real ranks */
     double workers, updates, steps, samples_computed, samples_applied, samples_dropped;
     double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
     double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
