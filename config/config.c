@@ -1,12 +1,10 @@
 /* config.c - the lifetime of a configuration: defaults, copies, and checks and defaults across keys. */
 #include "config/config.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "config/env.h"
 #include "config/keys.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"

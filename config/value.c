@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"

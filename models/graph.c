@@ -8,7 +8,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 #include "models/node.h"
 #include "plugin/hook.h"
 

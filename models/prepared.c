@@ -1,7 +1,6 @@
 /* prepared.c - plans the operations of a size, finds the lifetime of each value, and lays the values out. */
 #include "models/prepared.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "core/log.h"

@@ -6,7 +6,6 @@
 #define OPS_OPTIMIZER_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "entrain/gpu.h"

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/memory.h"
 #include "runtime/net/shaper.h"
 #include "virtual/simulation.h"
 
