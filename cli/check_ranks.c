@@ -193,17 +193,6 @@ static en_status show_network(const eni_command_context *context)
 
 /* ---- the command ---- */
 
-/* Vectors of GPUs travel in two ways (docs/gpu.md): staged through the host, as in every strategy with a
- * store, and from GPU to GPU, as in ring. */
-static en_status check_gpus(const eni_command_context *context, const eni_check_job *staged)
-{
-    eni_check_job on_gpu = *staged;
-    on_gpu.strategy = staged->workers == 1 ? "solo" : "ring";
-    on_gpu.backend = context->config->backend;
-    on_gpu.shards = 0;
-    return eni_check_run(context, &on_gpu);
-}
-
 /* The smallest job that uses every part: the workers join psd, sum known numbers by the all-reduce and
  * through the server, and leave. */
 en_status eni_command_check(const eni_command_context *context)
@@ -216,7 +205,14 @@ en_status eni_command_check(const eni_command_context *context)
     eni_check_job first = job;
     if (eni_config_is_given(c, "device")) first.device = c->device;
     EN_TRY(eni_check_run(context, &first));
-    if (eni_device_is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
+    if (eni_device_is_gpu(c->device)) {
+        /* Vectors of GPUs travel in two ways (docs/gpu.md): staged through the host, as in every strategy with a
+         * store, and from GPU to GPU, as in ring. */
+        first.strategy = c->workers == 1 ? "solo" : "ring";
+        first.backend = c->backend;
+        first.shards = 0;
+        EN_TRY(eni_check_run(context, &first));
+    }
     printf("check: all ranks%s reached each other (%.2f s)\n",
            eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;

@@ -1,6 +1,5 @@
 /* graph.c - turns the calls of a builder, or a list of layers, into the nodes and tensors of a schema, checking each as it
  * comes. */
-#include "models/graph.h"
 
 #include <stdarg.h>
 #include <stdio.h>

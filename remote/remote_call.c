@@ -357,11 +357,6 @@ static bool may_help(long code)
     return code == 429 || code == 500 || code == 502 || code == 503 || code == 504;
 }
 
-static bool is_other_now(const eni_remote_call *c)
-{
-    return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
-}
-
 static bool is_denied(const eni_remote_call *c)
 {
     eni_service_error said;
@@ -403,7 +398,7 @@ static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
                            c->object != NULL ? c->object->key : "the file to upload", strerror(c->disk));
     else if (result == CURLE_ABORTED_BY_CALLBACK)
         *st_out = EN_EINTR;
-    else if (is_other_now(c))
+    else if (c->object != NULL && (c->is_other || c->code == 416 || c->code == 404))
         *st_out = EN_EMISMATCH;
     else if ((c->is_head && (c->code == 403 || c->code == 404)) || (c->is_join && c->code == 404))
         *st_out = c->code == 404 ? EN_ENOENT : EN_EDENIED;

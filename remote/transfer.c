@@ -258,13 +258,6 @@ static en_status start_watcher(eni_uploads *t)
     return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
 }
 
-static void stop_watcher(eni_uploads *t)
-{
-    eventfd_write(t->stop_fd, 1);
-    pthread_join(t->watcher, NULL);
-    close(t->stop_fd);
-}
-
 /* The files to upload: a file and a folder of --out, and their URLs. "" if absent. */
 typedef struct outputs {
     char file[PATH_MAX], as[URL_BYTES], folder[PATH_MAX], into[URL_BYTES];
@@ -383,7 +376,9 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
 {
     if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
-    stop_watcher(uploads);
+    eventfd_write(uploads->stop_fd, 1);
+    pthread_join(uploads->watcher, NULL);
+    close(uploads->stop_fd);
     (void)has_signs(&uploads->process); /* clears those given since the run began */
     const bool is_reported = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = eni_signals_take(uploads->signal_fd); /* so only the next one ends the waiting */

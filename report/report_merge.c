@@ -1,5 +1,5 @@
 /* report_merge.c - joins the JSON of compare.json files; report_study.c reads the result as one study. */
-#include "report/report_merge.h"
+#include "report/report_study.h"
 
 #include <stdbool.h>
 #include <stdio.h>
