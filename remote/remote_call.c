@@ -464,7 +464,6 @@ static en_status wait_for_next(eni_remote_call *c, CURLcode result)
     return EN_OK;
 }
 
-/* Performs the request until it is answered, refused, or not worth another try. */
 en_status eni_remote_call_perform(eni_remote_call *c)
 {
     uint64_t most = c->have; /* a service without ranges starts again each time, which is not progress */
