@@ -103,12 +103,6 @@ static void begin_to_name(eni_launcher *l)
     if (l->due.name_ns == INT64_MAX) l->due.name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
 }
 
-/* The strategy can go on without this rank: its death is logged and otherwise ignored. */
-static bool may_lose(const eni_launcher *l, const eni_child *c)
-{
-    return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
-}
-
 /* Ended by itself before it was done: exit() or _exit() in a plugin, or a sanitizer. */
 static bool has_exited_early(const eni_child *c)
 {
@@ -164,7 +158,7 @@ static void note_broken(eni_launcher *l)
 static void note_lost(eni_launcher *l, eni_child *c)
 {
     char cause[sizeof c->cause];
-    if (may_lose(l, c)) {
+    if (l->may_lose_ranks && c->rank > 0 && !l->is_ending) { /* the strategy can go on without it */
         describe_end(l, c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
                  l->course.begun_ns != 0 ? "; the others go on" : "");

@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/formats/safetensors.h"
 #include "ops/mean.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */

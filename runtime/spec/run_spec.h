@@ -8,6 +8,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "runtime/control/control.h"
 #include "runtime/spec/buckets.h"
 

@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "core/memory.h"
-#include "ops/optimizer.h"
+#include "ops/schedule.h"
 
 /* Promise: Learning rates are torch.optim.lr_scheduler's at the edges of epochs, to 1e-7: step, cosine,
  * multistep, linear. */
