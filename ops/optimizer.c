@@ -341,29 +341,35 @@ char *eni_groups_text(const eni_param_groups *groups)
     return text;
 }
 
-/* Reads one pair at the start of a text, which is advanced. */
-static bool read_group(const char **text, eni_param_group *group)
+/* Numbers in the form of eni_groups_text and eni_rate_points_text, at the start of a text, which is advanced: a rate of 0 to 1e6,
+ * and a whole number. */
+static bool read_rate(const char **text, float *rate)
 {
     char *end;
-    group->lr_factor = strtof(*text, &end);
-    if (end == *text || *end != ':') return false;
-    *text = end + 1;
-    group->weight_decay = strtof(*text, &end);
-    if (end == *text) return false;
+    const char *const begin = *text, *const plain_end = begin + strspn(begin, "0123456789.e+-");
+    *rate = strtof(begin, &end);
     *text = end;
-    return group->lr_factor >= 0 && group->lr_factor <= 1e6f && group->weight_decay >= 0 &&
-           group->weight_decay <= 1e6f;
+    return *begin >= '0' && *begin <= '9' && end == plain_end && *rate <= 1e6f; /* not 0x1p3 */
+}
+
+static bool read_whole(const char **text, uint64_t *whole)
+{
+    char *end;
+    const char *const begin = *text;
+    *whole = strtoull(begin, &end, 10);
+    *text = end;
+    return *begin >= '0' && *begin <= '9' && end - begin < 20; /* all of 19 digits fit */
+}
+
+static bool read_group(const char **text, eni_param_group *group)
+{
+    return read_rate(text, &group->lr_factor) && *(*text)++ == ':' && read_rate(text, &group->weight_decay);
 }
 
 static bool read_edge(const char **text, eni_group_edge *edge)
 {
-    char *end;
-    if (**text < '0' || **text > '9') return false;
-    edge->lo = strtoull(*text, &end, 10);
-    if (*end != ':' || end[1] < '0' || end[1] > '9') return false;
-    *text = end + 1;
-    const unsigned long group = strtoul(*text, &end, 10);
-    *text = end;
+    uint64_t group;
+    if (!read_whole(text, &edge->lo) || *(*text)++ != ':' || !read_whole(text, &group)) return false;
     edge->group = group < ENI_PARAM_GROUPS_MAX ? (uint32_t)group : ENI_PARAM_GROUPS_MAX;
     return true;
 }
@@ -478,16 +484,10 @@ static bool read_points(const char *text, eni_rate_points *points)
 {
     for (char mark = ','; mark == ','; mark = *text++) {
         eni_rate_point *point = &points->at[points->n];
-        char *end;
-        if (points->n == ENI_RATE_POINTS_MAX || *text < '0' || *text > '9') return false;
-        point->samples = strtoull(text, &end, 10);
-        if (*end != ':' || (points->n == 0 ? point->samples != 0 : point->samples <= point[-1].samples))
+        if (points->n == ENI_RATE_POINTS_MAX || !read_whole(&text, &point->samples) || *text++ != ':' ||
+            !read_rate(&text, &point->factor) || (*text != ',' && *text != 0) ||
+            (points->n == 0 ? point->samples != 0 : point->samples <= point[-1].samples))
             return false;
-        text = end + 1;
-        point->factor = strtof(text, &end);
-        if (end == text || (*end != ',' && *end != 0) || !(point->factor >= 0 && point->factor <= 1e6f))
-            return false;
-        text = end;
         points->n++;
     }
     return true;

@@ -197,6 +197,7 @@ class Rank(contextlib.AbstractContextManager):
                  schedule=None, reads_weights=False, steps_itself=False, step=None, environment=True, model="program", data="data",
                  data_sha256=None, computes=None, **settings):
         _hear_exceptions()
+        _need(schedule is None or callable(schedule), f"schedule={schedule!r}: give a function (step, epoch) -> factor of lr")
         _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
               "this process has a Rank already, and can have one at a time: call its end() or close() first")
         entrain._rank, self._handle, self._raised, self._library = weakref.ref(self), None, None, entrain._library()

@@ -398,7 +398,9 @@ def check_schedules(top):
                                  (ValueError, {"schedule": lambda *at: 1, "lr_schedule": "cosine"}, "omit lr-schedule"),
                                  (ValueError, {"clip_norm": 1, "strategy": "local-sgd"}, "strategy=ring or solo"),
                                  (ValueError, {"strategy": "local-sgd", "steps_itself": True}, "options.step"),
-                                 (ValueError, {"clip_norm": -1}, "clip-norm")):
+                                 (ValueError, {"clip_norm": -1}, "clip-norm"), (ValueError, {"schedule": 5}, "schedule=5"),
+                                 (ValueError, {"clip_norm": 1e-320, "strategy": "local-sgd"}, "at least 1e-30"),
+                                 (ValueError, {"model": "a\nb"}, "options.model has a line break")):
         try:
             entrain.Rank({"w": [1.0]}, 10, **dict(alone, **settings))
         except kind as error:
