@@ -172,11 +172,19 @@ static void note_lost(eni_launcher *l, eni_child *c)
     }
     c->is_lost = true;
     note_broken(l);
-    if (l->failed == NULL && !l->has_named) {
+    if (l->failed == NULL && !(l->has_named && l->has_death)) {
         l->failed = c;
         begin_to_name(l);
     }
     if (l->first == EN_OK) l->first = EN_EPEER;
+}
+
+/* A rank has learned that another one died, which is reported too, or gave up and may live on. */
+static void note_given_up(eni_launcher *l)
+{
+    note_broken(l);
+    begin_to_name(l);
+    if (l->due.fail_ns == INT64_MAX) l->due.fail_ns = eni_now_ns() + PROGRAM_STOP_MS * ENI_MILLI;
 }
 
 /* After exec has failed. */
@@ -333,6 +341,7 @@ static void take_line(eni_launcher *l, char *line)
                 l->child[i].has_said_end = true, l->child[i].end = st;
             else if (l->child[i].pid == pid)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
+        if (st == EN_EPEER && is_program(l)) note_given_up(l);
         return;
     }
     if (eni_resize_read(line, &l->course.asked, &sentence)) {
@@ -410,6 +419,10 @@ static void name_failed(eni_launcher *l)
     l->has_named = true;
     l->due.name_ns = INT64_MAX;
     const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
+    if (!l->has_death && dead == NULL) { /* the rank that gave up is named by the others, in its words */
+        eni_relay_open(&l->relay, "", false);
+        return;
+    }
     if (l->has_death) {
         death = l->death;
     } else {
@@ -475,7 +488,7 @@ static void handle_signal(eni_launcher *l)
 /* Wrong use is found before anything has begun: no process needs time to finish. */
 static void handle_failure(eni_launcher *l)
 {
-    if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
+    if (l->is_ending || (l->first == EN_OK && !l->has_death && eni_now_ns() < l->due.fail_ns)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
     const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death,
                is_stop = is_program(l) && l->first == EN_EINTR && !l->has_death;
