@@ -54,7 +54,7 @@ struct en_rank {
     pid_t pid;           /* not a child's */
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
-    atomic_bool is_in_call;
+    atomic_bool is_in_call, is_signalled;
 
     eni_micro ahead[EN_RANK_AHEAD]; /* ring of batches handed out and not begun */
     uint64_t nhanded, nbegun;
@@ -961,13 +961,15 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd, EN_OK);
+    eni_end_write((int)rank->config.result_fd, atomic_load(&rank->is_signalled) ? EN_EINTR : EN_OK);
     return left(rank, EN_OK);
 }
 
 void en_rank_stop(en_rank *rank, const char *why)
 {
-    if (getpid() == rank->pid) eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
+    if (getpid() != rank->pid) return;
+    if (why != NULL && strncmp(why, "SIG", 3) == 0) atomic_store(&rank->is_signalled, true);
+    eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
 }
 
 void en_rank_abort(en_rank *rank, const char *why)

@@ -211,21 +211,24 @@ static void note_end(eni_launcher *l, eni_child *c)
         note_lost(l, c);
         return;
     }
-    if (code == 0 || l->first != EN_OK) return;
-    /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
-    if (code > 128 && c->rank < 0 && is_program(l)) {
+    /* Programs say by their own exit codes how they ended, unless they hide that the run has failed; psd ends as they do if one
+     * of them ends the run early. */
+    const bool is_hidden = code == 0 && is_program(l) && c->end != EN_OK && c->end != EN_ESTOP;
+    const bool is_signalled = is_hidden ? c->end == EN_EINTR : code > 128;
+    if ((code == 0 && !is_hidden) || l->first != EN_OK) return;
+    if (is_signalled && is_program(l) && (is_hidden || c->rank < 0)) {
         if (c->end == EN_ESTOP) return;
         eni_error("launch", "%s (pid %d) was ended by %s, and so was the run, before its end", c->role,
-                  (int)c->pid, strsignal(code - 128));
+                  (int)c->pid, is_hidden ? "a signal" : strsignal(code - 128));
     }
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s%s", c->role, is_program(l) ? ": " : "",
                   is_program(l) ? l->launch->config->command.item[0] : "",
                   is_program(l) ? why_not_run(l->launch->config->command.item[0]) : "");
-    if (code > 128) /* a signal that we did not send, or `entrain stop`: its own log says which */
+    if (is_signalled) /* which we did not send, or `entrain stop`: its own log says which */
         eni_debug("launch", "%s (pid %d) ended early: exit code %d", c->role, (int)c->pid, code);
     const bool is_wrong_use = code == 2 || (code == 127 && is_program(l));
-    l->first = is_wrong_use ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
+    l->first = is_wrong_use ? EN_EINVAL : is_signalled ? EN_EINTR : EN_EPEER;
 }
 
 static void reap(eni_launcher *l)

@@ -145,7 +145,7 @@ class _Interrupts:
         while byte := self.ear.recv(1):
             heard += byte[0] in self.before
             if heard == 1:
-                library.en_rank_stop(pointer, b"Ctrl-C" if byte[0] == signal.SIGINT else b"SIGTERM")
+                library.en_rank_stop(pointer, signal.Signals(byte[0]).name.encode())
             elif heard > 1:
                 library.en_rank_abort(pointer, b"interrupted twice")
 
