@@ -10,7 +10,7 @@
 
 #include "core/memory.h"
 #include "ops/multiversion.h"
-#include "ops/power.h"
+#include "ops/numbers.h"
 
 /* The mean and SGD in one loop: sums stay in registers. SGD as torch.optim.SGD, dampening 0:
  *
@@ -332,29 +332,16 @@ char *eni_groups_text(const eni_param_groups *groups)
     return text;
 }
 
-/* Reads one pair at the start of a text, which is advanced. */
 static bool read_group(const char **text, eni_param_group *group)
 {
-    char *end;
-    group->lr_factor = strtof(*text, &end);
-    if (end == *text || *end != ':') return false;
-    *text = end + 1;
-    group->weight_decay = strtof(*text, &end);
-    if (end == *text) return false;
-    *text = end;
-    return group->lr_factor >= 0 && group->lr_factor <= 1e6f && group->weight_decay >= 0 &&
-           group->weight_decay <= 1e6f;
+    return eni_read_rate(text, &group->lr_factor) && *(*text)++ == ':' &&
+           eni_read_rate(text, &group->weight_decay);
 }
 
 static bool read_edge(const char **text, eni_group_edge *edge)
 {
-    char *end;
-    if (**text < '0' || **text > '9') return false;
-    edge->lo = strtoull(*text, &end, 10);
-    if (*end != ':' || end[1] < '0' || end[1] > '9') return false;
-    *text = end + 1;
-    const unsigned long group = strtoul(*text, &end, 10);
-    *text = end;
+    uint64_t group;
+    if (!eni_read_whole(text, &edge->lo) || *(*text)++ != ':' || !eni_read_whole(text, &group)) return false;
     edge->group = group < ENI_PARAM_GROUPS_MAX ? (uint32_t)group : ENI_PARAM_GROUPS_MAX;
     return true;
 }

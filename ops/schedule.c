@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
-#include "ops/power.h"
+#include "ops/numbers.h"
 
 const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant",  "step",   "cosine",
                                                        "multistep", "linear", "points"};
@@ -94,16 +94,10 @@ static bool read_points(const char *text, eni_rate_points *points)
 {
     for (char mark = ','; mark == ','; mark = *text++) {
         eni_rate_point *point = &points->at[points->n];
-        char *end;
-        if (points->n == ENI_RATE_POINTS_MAX || *text < '0' || *text > '9') return false;
-        point->samples = strtoull(text, &end, 10);
-        if (*end != ':' || (points->n == 0 ? point->samples != 0 : point->samples <= point[-1].samples))
+        if (points->n == ENI_RATE_POINTS_MAX || !eni_read_whole(&text, &point->samples) || *text++ != ':' ||
+            !eni_read_rate(&text, &point->factor) || (*text != ',' && *text != 0) ||
+            (points->n == 0 ? point->samples != 0 : point->samples <= point[-1].samples))
             return false;
-        text = end + 1;
-        point->factor = strtof(text, &end);
-        if (end == text || (*end != ',' && *end != 0) || !(point->factor >= 0 && point->factor <= 1e6f))
-            return false;
-        text = end;
         points->n++;
     }
     return true;

@@ -129,8 +129,7 @@ def _texts(settings):
     texts = []
     for key, value in settings.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            text = {True: "on", False: "off"}.get(one, one) if isinstance(one, bool) else one
-            texts.append(f"{key.replace('_', '-')}={text}".encode())
+            texts.append(f"{key.replace('_', '-')}={('off', 'on')[one] if isinstance(one, bool) else one}".encode())
     return (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts))
 
 
