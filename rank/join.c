@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/formats/rows.h"
 #include "models/formats/weights.h"
 #include "rank/rank.h"
 #include "run/rank_groups.h"
@@ -285,10 +286,16 @@ static en_status add_tensors(const eni_job *job, eni_run_spec *spec)
         const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         const bool is_memory = t >= schema->ntensors;
         char key[EN_MAX_TENSOR_NAME + 8], shape[ENI_ST_SHAPE_TEXT], value[2 * ENI_ST_SHAPE_TEXT];
+        int64_t order[EN_MAX_DIMS];
         uint32_t group = 0;
         snprintf(key, sizeof key, "%s %s", is_memory ? "memory" : "tensor", tensor->name);
         snprintf(value, sizeof value, "%s %s", eni_st_dtype_text(tensor->dtype),
                  eni_st_shape_text(tensor->shape, tensor->ndim, shape));
+        for (uint32_t d = 0; d < tensor->ndim; d++)
+            order[d] = tensor->order[d];
+        if (eni_rows_differ(tensor))
+            eni_text_add(value, sizeof value, " with dimensions in the order %s",
+                         eni_st_shape_text(order, tensor->ndim, shape));
         if (tensor->kind == EN_TENSOR_OWN) eni_text_add(value, sizeof value, " of each rank");
         if (!is_memory) (void)eni_group_end(job->groups, tensor->offset, tensor->offset + 1, &group);
         if (group > 0)
@@ -301,6 +308,22 @@ static en_status add_tensors(const eni_job *job, eni_run_spec *spec)
     return EN_OK;
 }
 
+/* The orders of all tensors, if not all are row-major. schema-sha256 lacks them: checkpoints may be resumed with others. */
+static en_status add_orders(const en_schema *schema, eni_run_spec *spec)
+{
+    char hex[ENI_DIGEST_HEX];
+    eni_digest digest;
+    bool differ = false;
+    eni_digest_begin(&digest);
+    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
+        differ = differ || eni_rows_differ(tensor);
+        eni_digest_add(&digest, tensor->order, sizeof tensor->order);
+    }
+    eni_digest_end(&digest, hex);
+    return differ ? eni_run_spec_add(spec, "tensor-orders-sha256", hex) : EN_OK;
+}
+
 /* Identifies the training by contents: a name can stand for different things on two hosts. */
 static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
 {
@@ -308,6 +331,7 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     if (is_program) EN_TRY(eni_run_spec_add(spec, "model", self->trainer.about.model));
     if (is_program) EN_TRY(add_tensors(&self->job, spec));
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
+    EN_TRY(add_orders(&self->job.schema, spec));
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
     if (is_program) EN_TRY(eni_run_spec_add_whole(spec, "train-samples", self->job.plan.train_samples));

@@ -37,7 +37,7 @@ def _trained(model, optimizer):
 
 def _memory_of(name, t):
     try:
-        t.data = t.data.contiguous()
+        t.data = t.data if t.stride() == torch.empty_like(t).stride() else t.data.clone()  # dense, in an order of its own
         return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
         raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device} ({cause}): make it dense, on the CPU") from None
@@ -176,9 +176,10 @@ class Rank(entrain.Rank):
             group["lr"] *= self.about["lr"] / (read["lr"] or 1)
         self._has_accuracy, self._nparts, self._part = has_accuracy, 1, None
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
-        for name, p in self._trained.items():
-            p.data = torch.from_numpy(self.weights[name])
-            self._hooks.append(p.register_post_accumulate_grad_hook(functools.partial(self._leave, name)))
+        self._put(map(torch.from_numpy, self.weights.values()))
+        for i, (name, p) in enumerate(self._trained.items()):
+            leave = functools.partial(self._leave, i, name, self._gradient[name], self._gradient[name].as_subclass(_Gone))
+            self._hooks.append(p.register_post_accumulate_grad_hook(leave))
         self._rates = [] if own_step else _rates(optimizer)
         self._was = [(of[key].data_ptr(), of[key].requires_grad) for _, of, key in self._places]
 
@@ -238,8 +239,7 @@ class Rank(entrain.Rank):
                     return
             torch.default_generator.manual_seed(_seed(seed, self._part.number, self._part.index))  # alone: GPUs' cost half a ms
             yield data
-            if self._part is not None:
-                raise RefusedError("the last batch was not finished: call rank.step(loss) after loss.backward()")
+            _need(self._part is None, "the last batch was not finished: call rank.step(loss) after loss.backward()")
 
     def _look(self):
         """All that Rank has lent is where it was."""
@@ -255,17 +255,18 @@ class Rank(entrain.Rank):
                 raise RefusedError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
                                  f"omit that (Rank has schedule=.. and lr_schedule=..), {_ELSE}")
         if part.index == 0:
-            self._touched, self._sums = set(), np.zeros(2)
+            self._touched, self._sums = {}, np.zeros(2)
             if not self._begin(part.total):
                 return False
-        self._part, self._here = part if part.total else None, set()
+            self._waiting.clear()  # those without a gradient are zero
+        self._part = part if part.total else None
         self._forget()
         return True
 
-    def _leave(self, name, p):
-        """The gradient of a parameter is complete: it leaves while backward goes on."""
-        part, gradient, grad = self._part, self._gradient[name], p.grad
-        if part is None or name in self._here:
+    def _leave(self, i, name, gradient, gone, p):
+        """The gradient of a parameter is complete: it leaves while backward goes on. Each microsecond counts."""
+        part, grad = self._part, p.grad
+        if part is None or self._touched.get(name) == part.index:
             raise RefusedError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
                              "for each that batches() gives")
         if grad.layout != torch.strided:
@@ -276,28 +277,27 @@ class Rank(entrain.Rank):
             gradient.add_(grad, alpha=part.size / part.total)
         else:
             torch.mul(grad, part.size / part.total, out=gradient)
-        self._touched.add(name)
-        self._here.add(name)
-        p.grad = gradient.as_subclass(_Gone)
-        if part.index + 1 == part.count:
-            self.ready(name)
+        self._touched[name] = part.index
+        p.grad = gone
+        if part.index + 1 == part.count and (status := self._library.en_rank_ready(self._handle, i)):
+            self._check(status)
 
     def step(self, loss, accuracy=None):
         """After loss.backward(), in place of optimizer.step(): ends the step, once all parts of the batch are there."""
         part = self._part
         _need(part is not None, "step() without a batch: call it once for each that batches() gives")
-        if not self._here:  # perhaps the parameters are others by now
-            self._look()
-        _need(self._here, "step() before loss.backward(): no gradient has come")
+        if part.index not in self._touched.values():
+            self._look()  # perhaps the parameters are others by now
+            raise RefusedError("step() before loss.backward(): no gradient has come")
         _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
         self._part = None
         if part.index + 1 < part.count:
             return
-        self.unused.update(self._tensors.keys() - self._touched)
-        for name in self._touched & self._waiting:  # by an earlier part alone
+        self.unused.update(self._tensors.keys() - self._touched.keys())
+        for name in [name for name, index in self._touched.items() if index < part.index]:  # by an earlier part alone
             self.ready(name)
-        self._finish(*self._sums)
+        self.finish(*self._sums)
         self._forget()
 
     def _step_own(self, names):
@@ -320,7 +320,7 @@ class Rank(entrain.Rank):
         super().close()
         while self._hooks:
             self._hooks.pop().remove()
-        self._put(torch.from_numpy(self.weights[name]) for name in self._trained)
+        self._put(map(torch.from_numpy, self.weights.values()))
         self._forget()
         self._gradient = None
 

@@ -27,6 +27,8 @@ import entrain.rank  # noqa: E402
 # Promise: A numpy program (entrain.Rank) ends with the same bytes under ring and ps-sync.
 # Promise: A program's own schedule of the rate, and the clipped mean gradient, give the same bytes under all strategies that have
 # Promise: them, and in a run that is killed and resumed.
+# Promise: A tensor in another order of dimensions, as PyTorch's channels_last, is saved row-major, byte for byte; runs of either order
+# Promise: resume each other's checkpoints.
 # Promise: A program's own optimizer ends with the bytes of the library's under ring, local-sgd and d-psgd.
 # Promise: Ranks whose tensors, memories or schedules differ name the first one that does, with both values.
 # Promise: An exception in one Python rank reaches the others as a RunError with its type and text.
@@ -448,11 +450,55 @@ def check_own_steps(top):
     print("PROMISE numpy's own step under ring, local-sgd and d-psgd ends with the bytes of the library's")
 
 
+ORDERED = """
+import os, signal, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[3:])
+order, me = sys.argv[1], int(settings["rank"])
+x = np.random.default_rng(3).normal(size=(205, 2, 3, 4, 5)).astype(np.float32)
+def laid(array):
+    return array if order == "rows" else array.transpose(1, 3, 0, 2).copy().transpose(2, 0, 3, 1)
+table = laid(np.arange(120.0).reshape(2, 3, 4, 5))
+with entrain.Rank({"w": laid(np.linspace(-1, 1, 120).astype(np.float32).reshape(2, 3, 4, 5)), "s": np.float32(2)}, len(x), lr=0.1,
+                  momentum=0.9, memories={"table": table}, evaluate=lambda w: float(np.multiply(w["w"], x[0], order="C").sum() ** 2), **settings) as rank:
+    assert rank.weights["w"].strides == rank.gradients["w"].strides == laid(x[0]).strides
+    for step, samples in enumerate(rank.batches()):
+        if sys.argv[2] == "dies" and step == 13 and me == 1: os.kill(os.getpid(), signal.SIGKILL)
+        table += x[0]
+        rank.gradients["w"][...] = np.multiply(x[samples], rank.weights["w"], order="C").mean(0)
+        rank.gradients["s"][...] = x[samples].mean()
+        rank.finish(1.0)
+"""
+
+
+def check_orders(top):
+    """An array keeps its order of dimensions in the run's memory; its files are those of row-major ones."""
+    def run(name, what="trains", order="rows", **settings):
+        ends = ended(ranks(2, ["-c", ORDERED, order, what], "ring", top / name, epochs=4, batch_size=10, checkpoint_every=60, eval_every=100,
+                           save=top / f"{name}.safetensors", **(settings or {"resume": "auto"})))
+        assert all(code == 0 for code, *_ in ends) or what == "dies", ends
+    run("o-rows")
+    run("o-other", order="other")
+    run("o-changed", "dies")
+    run("o-changed", order="other")
+    run("o-back", "dies", "other")
+    run("o-back")
+    results = [json.loads((top / name / "result.json").read_text()) for name in ("o-rows", "o-other", "o-changed", "o-back")]
+    for key in "params_sha256", "buffers_sha256", "init_sha256", "test_loss":
+        assert len({str(result[key]) for result in results}) == 1, (key, results)
+    assert [len(result["resumed_from"]) for result in results] == [0, 0, 1, 1]
+    saved = {(top / f"{name}.safetensors").read_bytes() for name in ("o-rows", "o-other", "o-changed", "o-back")}
+    assert len(saved) == 1
+    for name in "o-first-rows", "o-first-other":
+        run(name, order=name[8:], init=top / "o-rows.safetensors")
+    assert len({(top / f"{name}.safetensors").read_bytes() for name in ("o-rows", "o-first-rows", "o-first-other")}) == 2
+    print("PROMISE tensors in another order of dimensions: the saved file is that of row-major ones, and each resumes the other's run")
+
+
 DIFFERS = """
 import sys, numpy as np, entrain
 settings = dict(text.split("=", 1) for text in sys.argv[2:])
 what = sys.argv[1] if settings["rank"] == "1" else ""
-tensors = {"a": np.ones(2), "fc.weight": np.ones((3, 4 + (what == "shape"))), "b": np.ones(2)}
+tensors = {"a": np.ones(2), "fc.weight": np.ones((3, 4 + (what == "shape")), np.float32, "F" if what == "dimensions" else "C"), "b": np.ones(2)}
 if what == "extra": tensors = {"a": np.ones(2), "extra": [1.0], **tensors}
 if what == "order": tensors = {name: tensors[name] for name in ("a", "b", "fc.weight")}
 memories = {"steps": np.zeros(2, np.float64 if what == "type" else np.int64)}
@@ -472,7 +518,8 @@ def check_differences():
                          ("rates", "tensor b differs", "F32 (2) at", "F32 (2) with lr_factor 0.5 and weight_decay 0 at"),
                          ("decay", "weight-decay differs", "0,", "0.125"), ("momentum", "momentum differs", "0.5", "0.75"),
                          ("model", "model differs", "model,", "other"), ("samples", "train-samples differs", "100", "99"),
-                         ("schedule", "lr-points differs", "0:1,", "0:0.5,"), ("late", "lr-points differs", "0.111", "0.0588")):
+                         ("schedule", "lr-points differs", "0:1,", "0:0.5,"), ("late", "lr-points differs", "0.111", "0.0588"),
+                         ("dimensions", "tensor fc.weight differs", "F32 (3, 4) at", "with dimensions in the order (1, 0)")):
         ends = ended(ranks(2, ["-c", DIFFERS, what], steps=9))
         assert all(code in (1, 2) for code, *_ in ends) and any(code == 2 for code, *_ in ends), ends
         lines = [line for _, _, said in ends for line in said.splitlines() if all(word in line for word in words)]
@@ -522,3 +569,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_schedules(pathlib.Path(folder))
     check_own_steps(pathlib.Path(folder))
     check_differences()
+    check_orders(pathlib.Path(folder))
