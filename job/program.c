@@ -55,7 +55,7 @@ struct en_rank {
     pid_t pid;           /* not a child's */
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
-    atomic_bool is_in_call;
+    atomic_bool is_in_call, is_signalled;
 
     eni_micro ahead[EN_RANK_AHEAD]; /* ring of batches handed out and not begun */
     uint64_t nhanded, nbegun;
@@ -259,9 +259,14 @@ static en_status take_text(const char *what, const char *given, const char *inst
                            size_t bytes)
 {
     const char *text = given != NULL ? given : instead;
-    if (eni_is_text(text) && snprintf(text_out, bytes, "%s", text) < (int)bytes) return EN_OK;
-    return eni_fail(EN_EINVAL, "rank", "options.%s is not UTF-8, or longer than %zu bytes: \"%.80s\"", what,
-                    bytes - 1, text);
+    if (!eni_is_text(text))
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "options.%s has a line break or another control character, or is not UTF-8: give a plain name",
+            what);
+    if (snprintf(text_out, bytes, "%s", text) < (int)bytes) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank", "options.%s is longer than %zu bytes: \"%.80s\"", what, bytes - 1,
+                    text);
 }
 
 static en_status take_options(en_rank *self, const en_rank_options *o)
@@ -347,8 +352,10 @@ static en_status take_tensor(const char *name, const uint64_t *shape, const uint
 {
     uint64_t count = 1;
     if (name == NULL || name[0] == 0 || !eni_is_text(name) || strlen(name) > EN_RANK_NAME)
-        return eni_fail(EN_EINVAL, "rank", "\"%.80s\": a tensor needs a name of 1 to %d bytes",
-                        name != NULL ? name : "", EN_RANK_NAME);
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "\"%.80s\": a tensor needs a name of 1 to %d bytes of UTF-8, without control characters",
+            name != NULL && eni_is_text(name) ? name : "", EN_RANK_NAME);
     const bool is_slot = strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0;
     if ((strchr(name, '/') != NULL && is_slot) || strcmp(name, "__metadata__") == 0)
         return eni_fail(EN_EINVAL, "rank",
@@ -506,6 +513,11 @@ static en_status check_steps(const en_rank *self)
     const en_strategy *strategy = self->rank.job.strategy;
     const uint32_t flags = self->given.flags & (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS);
     const bool has_mean = leaves_mean(self);
+    if (self->config.clip_norm > 0 && self->config.clip_norm < 1e-30)
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "clip-norm=%g makes zeros of all gradients: give at least 1e-30, or 0 to clip nothing",
+            self->config.clip_norm);
     if (self->config.clip_norm > 0 && !has_mean)
         return eni_fail(
             EN_EINVAL, "rank",
@@ -958,14 +970,15 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd, EN_OK);
+    eni_end_write((int)rank->config.result_fd, atomic_load(&rank->is_signalled) ? EN_EINTR : EN_OK);
     return left(rank, EN_OK);
 }
 
 void en_rank_stop(en_rank *rank, const char *why)
 {
-    if (rank != NULL && getpid() == rank->pid)
-        eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
+    if (rank == NULL || getpid() != rank->pid) return;
+    if (why != NULL && strncmp(why, "SIG", 3) == 0) atomic_store(&rank->is_signalled, true);
+    eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
 }
 
 void en_rank_abort(en_rank *rank, const char *why)

@@ -8,7 +8,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/formats/rows.h"
-#include "models/formats/safetensors.h"
 #include "ops/mean.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */

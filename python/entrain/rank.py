@@ -157,7 +157,7 @@ class _Interrupts:
         while byte := self.ear.recv(1):
             heard += byte[0] in self.before
             if heard == 1:
-                library.en_rank_stop(pointer, b"Ctrl-C" if byte[0] == signal.SIGINT else b"SIGTERM")
+                library.en_rank_stop(pointer, signal.Signals(byte[0]).name.encode())
             elif heard > 1:
                 library.en_rank_abort(pointer, b"interrupted twice")
 
@@ -210,6 +210,7 @@ class Rank(contextlib.AbstractContextManager):
                  schedule=None, reads_weights=False, steps_itself=False, step=None, environment=True, model="program", data="data",
                  data_sha256=None, computes=None, **settings):
         _hear_exceptions()
+        _need(schedule is None or callable(schedule), f"schedule={schedule!r}: give a function (step, epoch) -> factor of lr")
         _need(getattr(entrain._rank(), "_handle", None) is None or entrain._rank()._has_left,
               "this process has a Rank already, and can have one at a time: call its end() or close() first")
         entrain._rank, self._handle, self._raised, self._library = weakref.ref(self), None, [], entrain._library()

@@ -50,10 +50,11 @@ def _rates(optimizer, lr="lr"):
 
 def _factors(scheduler, optimizer, every):
     """A scheduler of PyTorch as a function of (step, epoch), the factor of the rates that it began with: it is stepped here."""
-    of = torch.optim.lr_scheduler
-    _need(isinstance(scheduler, of.LRScheduler) and not isinstance(scheduler, of.ReduceLROnPlateau) and every in ("epoch", "step")
-          and scheduler.optimizer is optimizer, f"schedule={type(scheduler).__name__}, schedule_every={every!r}: give 'epoch' or "
-          "'step', and a scheduler of this optimizer that follows no metric, or a function of (step, epoch)")
+    _need(not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau), "ReduceLROnPlateau follows a metric, and a "
+          "schedule is read before the run, when there is none: give one that needs none, or a function (step, epoch) -> factor of lr")
+    _need(isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) and every in ("epoch", "step")
+          and scheduler.optimizer is optimizer, f"schedule={type(scheduler).__name__}, schedule_every={every!r}: give a scheduler "
+          "of this optimizer, with 'epoch' or 'step', or a function (step, epoch) -> factor of lr")
     factors, first, groups = [], _rates(optimizer), optimizer.param_groups
 
     def factor(step, epoch):
@@ -158,8 +159,7 @@ class Rank(entrain.Rank):
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         lr = "lr" if schedule is None or callable(schedule) else "initial_lr"
         read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if own_step else _settings_of(optimizer, lr)
-        if lr != "lr":
-            schedule = _factors(schedule, optimizer, schedule_every)
+        schedule = schedule if lr == "lr" else _factors(schedule, optimizer, schedule_every)
         read = {name: value if isinstance(value, (str, bool)) else float(value) for name, value in read.items()}
         for name in read.keys() & settings.keys():
             raise RefusedError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or tell entrain run")

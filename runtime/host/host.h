@@ -25,6 +25,7 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "plugin/hook.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/arena.h"
