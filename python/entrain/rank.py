@@ -229,14 +229,13 @@ class Rank(contextlib.AbstractContextManager):
         stepped = _guarded(lambda first, n: (step(names[first:first + n]), None)[1], self._raised, tell=self._abort)
         self._step = _Step(stepped) if step else _Step()
         kept = [_memory(*item, flag) for flag, some in enumerate((memories, own_memories)) for item in some.items()]
-        script = getattr(sys.modules["__main__"], "__file__", None)
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,
             flags=sum(flag << i for i, flag in enumerate((environment, reads_weights, has_accuracy, steps_itself or bool(step)))),
             model=model.encode(), data=data.encode(), data_sha256=data_sha256 and data_sha256.encode(), step=self._step,
             computes=(computes or f"numpy {np.__version__}").encode(), plugins=os.environb.get(b"ENTRAIN_PLUGIN_PATH") or None,
             evaluate=self._evaluate, nmemories=len(kept), memories=(_Memory * len(kept))(*kept),
-            program=os.fsencode(script) if script else None,
+            program=os.fsencode(getattr(sys.modules["__main__"], "__file__", None) or "") or None,
             schedule=_Schedule(_guarded(lambda *at: float(schedule(*at)), self._raised, math.nan)) if schedule else _Schedule())
         library, handle = self._library, _Handle()
         handle.library, handle.memories = library, [*memories.values(), *own_memories.values()]
@@ -279,7 +278,7 @@ class Rank(contextlib.AbstractContextManager):
         """Number and samples of the next batch of this rank; None: that was the last."""
         batch = _Batch()
         if self._check(self._library.en_rank_next(self._handle, ctypes.byref(batch))):
-            return batch.number, np.ctypeslib.as_array(batch.samples, (batch.count,)).copy()
+            return batch.number, np.frombuffer(ctypes.string_at(batch.samples, 4 * batch.count), np.uint32).copy()
 
     def _begin(self, count):
         """A step with the oldest batch that was handed out; False: the run ends before it."""

@@ -178,8 +178,10 @@ class Rank(entrain.Rank):
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
         self._put(map(torch.from_numpy, self.weights.values()))
         for i, (name, p) in enumerate(self._trained.items()):
-            leave = functools.partial(self._leave, i, name, self._gradient[name], self._gradient[name].as_subclass(_Gone))
+            leave = functools.partial(self._leave, name, self._gradient[name], self._gradient[name].as_subclass(_Gone),
+                                      functools.partial(self._library.en_rank_ready, self._handle, i))
             self._hooks.append(p.register_post_accumulate_grad_hook(leave))
+        self._forget()
         self._rates = [] if own_step else _rates(optimizer)
         self._was = [(of[key].data_ptr(), of[key].requires_grad) for _, of, key in self._places]
 
@@ -224,8 +226,7 @@ class Rank(entrain.Rank):
               f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
 
         def chosen():
-            while (batch := self._next()) is not None:
-                number, samples = batch
+            for number, samples in iter(self._next, None):
                 parts = np.array_split(samples, max(1, min(self._nparts, len(samples))))
                 for i, part in enumerate(parts):
                     ahead.append(_Part(number, i, len(parts), len(part), len(samples)))
@@ -260,10 +261,9 @@ class Rank(entrain.Rank):
                 return False
             self._waiting.clear()  # those without a gradient are zero
         self._part = part if part.total else None
-        self._forget()
         return True
 
-    def _leave(self, i, name, gradient, gone, p):
+    def _leave(self, name, gradient, gone, ready, p):
         """The gradient of a parameter is complete: it leaves while backward goes on. Each microsecond counts."""
         part, grad = self._part, p.grad
         if part is None or self._touched.get(name) == part.index:
@@ -279,7 +279,7 @@ class Rank(entrain.Rank):
             torch.mul(grad, part.size / part.total, out=gradient)
         self._touched[name] = part.index
         p.grad = gone
-        if part.index + 1 == part.count and (status := self._library.en_rank_ready(self._handle, i)):
+        if part.index + 1 == part.count and (status := ready()):
             self._check(status)
 
     def step(self, loss, accuracy=None):
@@ -293,7 +293,7 @@ class Rank(entrain.Rank):
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
         self._part = None
         if part.index + 1 < part.count:
-            return
+            return self._forget()
         self.unused.update(self._tensors.keys() - self._touched.keys())
         for name in [name for name, index in self._touched.items() if index < part.index]:  # by an earlier part alone
             self.ready(name)
@@ -301,12 +301,13 @@ class Rank(entrain.Rank):
         self._forget()
 
     def _step_own(self, names):
-        grads = [p.grad for p in self._trained.values()]  # backward may go on
-        self._forget()
+        others = {p: p.grad for p in map(self._trained.get, self._tensors.keys() - names)}  # backward may go on
+        for p in others:
+            p.grad = None
         for name in names:
             self._trained[name].grad = self._gradient[name]
         self._optimizer.step()
-        for p, grad in zip(self._trained.values(), grads):
+        for p, grad in others.items():
             p.grad = grad
 
     def end(self):
