@@ -119,15 +119,23 @@ static float *zeros_of(const en_args *args)
     return args->workspace;
 }
 
-static float *weights_of(const en_plan *plan, const en_args *args)
+static float *sums_of(const en_plan *plan, const en_args *args)
 {
     return zeros_of(args) + edge_floats(plan);
+}
+
+/* U of forward or backward data: in the workspace, unless it is kept. */
+static float *weights_of(const en_plan *plan, const en_args *args, int which)
+{
+    float *kept = eni_cpu_kept(args);
+    if (kept == NULL) return sums_of(plan, args);
+    return kept + (which == ENI_FORWARD ? 0 : weights_floats(plan));
 }
 
 /* V of a thread; its other matrices lie behind it. */
 static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int64_t thread)
 {
-    return weights_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
+    return sums_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
 }
 
 /* ---- tiles: (4, 4) pixels to 16 positions and back, each of `channels` floats ----------------------------- */
@@ -363,18 +371,18 @@ ENI_MULTIVERSION static void transform_dw(float *dw, const float *u, int64_t out
 static void weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    transform_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
+    transform_weights(weights_of(plan, args, ENI_FORWARD), args->w, c, o, 9, 9 * c, 0, from, to);
 }
 
 static void turned_weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    transform_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
+    transform_weights(weights_of(plan, args, ENI_BACKWARD_DATA), args->w, o, c, 9 * c, 9, 1, from, to);
 }
 
 static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    transform_dw(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
+    transform_dw(args->dw, sums_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
 }
 
 /* ---- a pass ------------------------------------------------------------------------------------------------ */
@@ -383,6 +391,7 @@ static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64
 typedef struct pass {
     en_args args; /* first */
     grid g;
+    int which;
     const float *x, *bias; /* forward and backward data: the input, the addend, the output */
     float *y;
     eni_cpu_products *products;
@@ -423,7 +432,7 @@ static void convolve(const en_plan *plan, const pass *p, int64_t i, float *v)
     const chunk k = chunk_at(g, i, 0, PLACES);
     const int64_t c = g->from.c, o = g->to.c, tiles = k.rows * g->wide;
     float *m = v + chunk_floats(g, c), *unread = m + chunk_floats(g, o);
-    const float *u = weights_of(plan, &p->args);
+    const float *u = weights_of(plan, &p->args, p->which);
     transform_input_rows(g, &k, p->x, zeros_of(&p->args), v, tiles * stride(c));
     for (int at = 0; at < PLACES; at++)
         multiply(p, false, tiles, o, c, v + at * tiles * stride(c), u + at * c * stride(o),
@@ -441,14 +450,21 @@ static void convolve_part(const en_plan *plan, const en_args *args, int64_t from
             convolve(plan, p, i, chunk_of(plan, &p->g, args, thread));
 }
 
-/* y = x * w, with the weights of that pass, and the bias. */
+/* y = x * w, with the weights of that pass unless they are there already, and the bias. */
 static en_status convolve_all(const en_plan *plan, const en_args *args, int which, const float *x,
                               const float *bias, float *y)
 {
     eni_cpu_products products;
-    pass p = {.args = *args, .g = grid_of(plan, which), .x = x, .bias = bias, .y = y, .products = &products};
+    pass p = {.args = *args,
+              .g = grid_of(plan, which),
+              .which = which,
+              .x = x,
+              .bias = bias,
+              .y = y,
+              .products = &products};
     begin(plan, &p);
-    eni_cpu_split(plan, args, p.g.to.c, LANES, which == ENI_FORWARD ? weights_in : turned_weights_in);
+    if (!eni_cpu_is_same_w(args) || eni_cpu_kept(args) == NULL)
+        eni_cpu_split(plan, args, p.g.to.c, LANES, which == ENI_FORWARD ? weights_in : turned_weights_in);
     eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
     return eni_cpu_products_end(&products);
 }
@@ -488,7 +504,7 @@ static void sum_part(const en_plan *plan, const en_args *args, int64_t from, int
     const pass *p = pass_of(args);
     const grid *g = &p->g;
     const int64_t c = g->from.c, o = g->to.c, most = g->at_once * g->wide;
-    float *u = weights_of(plan, args), *v = chunk_of(plan, g, args, 0), *w = v + chunk_floats(g, c);
+    float *u = sums_of(plan, args), *v = chunk_of(plan, g, args, 0), *w = v + chunk_floats(g, c);
     for (int64_t i = 0; i < eni_cpu_parts(g->rows, g->at_once); i++) {
         const chunk k = chunk_at(g, i, (int)from, (int)to);
         transform_input_rows(g, &k, args->x, zeros_of(args), v, most * stride(c));
@@ -517,6 +533,9 @@ static en_status winograd_prepare(en_plan *plan)
 {
     for (int which = 0; which < eni_cpu_passes(plan); which++)
         eni_cpu_describe_pass(plan, which, "winograd:", "gemm:jit", workspace_bytes(plan, which));
+    const uint64_t each = (uint64_t)weights_floats(plan) * sizeof(float);
+    if (!(plan->op.flags & EN_OP_FORWARD_ONLY))
+        plan->info.kept_bytes = (plan->op.flags & EN_OP_NO_DX ? 1 : 2) * each;
     return EN_OK;
 }
 
