@@ -1,6 +1,7 @@
 # Entrain.cmake: functions that keep the CMakeLists.txt of each folder at three to eight lines.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(CURL IMPORTED_TARGET libcurl>=7.85) # object storage (remote/); `transfer` needs these two
 pkg_check_modules(EXPAT IMPORTED_TARGET expat)

@@ -10,150 +10,18 @@
  * what was expected. */
 #include <errno.h>
 #include <fcntl.h>
-#include <isa-l/igzip_lib.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "data/dataset_make.h"
-
-/* ---- the bytes of a file, decompressed if it is gzip (RFC 1952): one member after the other ---- */
-
-enum { PIECE_BYTES = 1 << 20, MAGIC_BYTES = 2 };
-
-typedef struct input_file {
-    const char *path;
-    int fd;
-    uint64_t file_bytes;
-    bool is_gzip;
-    bool is_over, is_cut;      /* nothing more to decompress; within a member */
-    struct inflate_state gzip; /* its input lies in `piece` */
-    uint8_t piece[PIECE_BYTES];
-} input_file;
-
-/* Provides `least` bytes of input, or fewer at the end of the file. */
-static en_status refill(input_file *r, uint32_t least)
-{
-    struct inflate_state *z = &r->gzip;
-    if (z->avail_in >= least) return EN_OK;
-    memmove(r->piece, z->next_in, z->avail_in);
-    z->next_in = r->piece;
-    while (z->avail_in < least) {
-        const ssize_t got = read(r->fd, r->piece + z->avail_in, sizeof r->piece - z->avail_in);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return eni_fail(EN_EIO, "idx", "cannot read %s: %s", r->path, strerror(errno));
-        if (got == 0) break;
-        z->avail_in += (uint32_t)got;
-    }
-    return EN_OK;
-}
-
-/* Whether a member begins here. As gzip itself, we ignore what else follows the last one. */
-static en_status begin_member(input_file *r, bool *begins_out)
-{
-    struct inflate_state *z = &r->gzip;
-    EN_TRY(refill(r, MAGIC_BYTES));
-    *begins_out = z->avail_in >= MAGIC_BYTES && z->next_in[0] == 0x1f && z->next_in[1] == 0x8b;
-    isal_inflate_reset(z);
-    return EN_OK;
-}
-
-static en_status inflate_some(input_file *r, uint8_t *into, uint32_t room, uint32_t *found_out)
-{
-    struct inflate_state *z = &r->gzip;
-    EN_TRY(refill(r, 1));
-    const uint32_t before = z->avail_in;
-    z->next_out = into;
-    z->avail_out = room;
-    const int code = isal_inflate(z);
-    if (code < 0)
-        return eni_fail(EN_EFORMAT, "idx", "cannot decompress %s: %s; fetch it again", r->path,
-                        code == ISAL_INCORRECT_CHECKSUM ? "its checksum does not match its data"
-                                                        : "its compressed data is damaged");
-    *found_out = room - z->avail_out;
-    const bool has_moved = z->avail_in < before || z->avail_out < room;
-    r->is_over = r->is_cut = !has_moved && z->block_state != ISAL_BLOCK_FINISH;
-    return EN_OK;
-}
-
-/* Reads `bytes` decompressed bytes; *found_out is less only at the end. */
-static en_status read_bytes(input_file *r, uint8_t *into, uint64_t bytes, uint64_t *found_out)
-{
-    struct inflate_state *z = &r->gzip;
-    uint64_t found = 0;
-    while (found < bytes && !r->is_over) {
-        const uint64_t left = bytes - found;
-        uint32_t got = left > (1u << 30) ? 1u << 30 : (uint32_t)left;
-        if (!r->is_gzip) {
-            EN_TRY(refill(r, 1));
-            got = got < z->avail_in ? got : z->avail_in;
-            memcpy(into + found, z->next_in, got);
-            z->next_in += got;
-            z->avail_in -= got;
-            r->is_over = got == 0;
-        } else if (z->block_state == ISAL_BLOCK_FINISH) {
-            bool begins;
-            EN_TRY(begin_member(r, &begins));
-            r->is_over = !begins;
-            got = 0;
-        } else {
-            EN_TRY(inflate_some(r, into + found, got, &got));
-        }
-        found += got;
-    }
-    *found_out = found;
-    return EN_OK;
-}
-
-static void close_file(input_file *r)
-{
-    if (r != NULL && r->fd >= 0) close(r->fd);
-    eni_free(r);
-}
-
-/* Opens regular files only: a fifo could block forever. */
-static en_status open_regular(const char *path, int *fd_out, uint64_t *bytes_out)
-{
-    struct stat info;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        const int code = errno;
-        if (fd >= 0) close(fd);
-        return eni_fail(code == ENOENT || code == ENOTDIR ? EN_ENOENT : EN_EIO, "idx", "cannot open %s: %s",
-                        path, strerror(code));
-    }
-    if (!S_ISREG(info.st_mode)) {
-        close(fd);
-        return eni_fail(EN_EFORMAT, "idx", "%s is not a regular file", path);
-    }
-    *fd_out = fd;
-    *bytes_out = (uint64_t)info.st_size;
-    return EN_OK;
-}
-
-static en_status open_file(const char *path, input_file **file_out)
-{
-    input_file *r = eni_alloc(sizeof *r);
-    if (r == NULL) return EN_ENOMEM;
-    r->path = path;
-    r->fd = -1;
-    isal_inflate_init(&r->gzip);
-    r->gzip.crc_flag = ISAL_GZIP; /* reads the header, checks CRC and length behind the data */
-    r->gzip.next_in = r->piece;
-    en_status st = open_regular(path, &r->fd, &r->file_bytes);
-    if (st == EN_OK) st = begin_member(r, &r->is_gzip);
-    if (st != EN_OK)
-        close_file(r);
-    else
-        *file_out = r;
-    return st;
-}
 
 /* ---- one IDX file ---- */
 
@@ -209,62 +77,110 @@ static en_status truncated(const char *name, uint64_t found, uint64_t expected)
                     (ull)found, (ull)expected);
 }
 
+/* Reads `bytes` decompressed bytes; *found_out is less only at the end of the file. */
+static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64_t bytes, uint64_t *found_out)
+{
+    uint64_t found = 0;
+    while (found < bytes) {
+        uint64_t left = bytes - found;
+        int got = gzread(file, into + found, left > (1u << 30) ? 1u << 30 : (unsigned)left);
+        if (got < 0) {
+            int code;
+            const char *why = gzerror(file, &code);
+            return eni_fail(code == Z_ERRNO ? EN_EIO : EN_EFORMAT, "idx",
+                            "cannot decompress %s: %s; fetch it again", path,
+                            code == Z_ERRNO ? strerror(errno) : why);
+        }
+        if (got == 0) break;
+        found += (unsigned)got;
+    }
+    *found_out = found;
+    return EN_OK;
+}
+
 /* A small damaged file must not make us allocate gigabytes: deflate compresses at most 1032 to 1 (zlib's "technical
  * details"), and plain files not at all. */
-static en_status check_plausible(const input_file *file, uint64_t promised)
+static en_status check_plausible(const char *path, uint64_t file_bytes, bool is_plain, uint64_t promised)
 {
-    const uint64_t most = file->is_gzip ? file->file_bytes * 1032 : file->file_bytes;
+    uint64_t most = is_plain ? file_bytes : file_bytes * 1032;
     if (promised <= most) return EN_OK;
     return eni_fail(
         EN_EFORMAT, "idx",
-        "%s is truncated: its %llu bytes cannot hold the %llu that its header declares; fetch it again",
-        file->path, (ull)file->file_bytes, (ull)promised);
+        "%s is truncated: its %llu bytes cannot hold the %llu that its header declares; fetch it again", path,
+        (ull)file_bytes, (ull)promised);
 }
 
 /* Reads the header of an open file: the shape, and the header's length. */
-static en_status read_head(input_file *file, eni_idx *idx, size_t *head_out)
+static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx, size_t *head_out)
 {
     uint8_t header[HEADER_MAX];
     uint64_t found;
-    EN_TRY(read_bytes(file, header, 4, &found));
-    if (found < 4) return truncated(file->path, found, 4);
-    size_t head = header_bytes(header, file->path);
+    EN_TRY(read_bytes(file, path, header, 4, &found));
+    if (found < 4) return truncated(path, found, 4);
+    size_t head = header_bytes(header, path);
     if (head == 0) return EN_EFORMAT;
-    EN_TRY(read_bytes(file, header + 4, head - 4, &found));
-    if (found < head - 4) return truncated(file->path, 4 + found, head);
-    EN_TRY(parse_header(header, file->path, idx));
+    EN_TRY(read_bytes(file, path, header + 4, head - 4, &found));
+    if (found < head - 4) return truncated(path, 4 + found, head);
+    EN_TRY(parse_header(header, path, idx));
     *head_out = head;
-    return check_plausible(file, head + idx->bytes);
+    return check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes);
 }
 
 /* Reads the elements after the header; on failure the caller frees idx->elements. */
-static en_status read_elements(input_file *file, size_t head, eni_idx *idx)
+static en_status read_elements(gzFile file, const char *path, size_t head, eni_idx *idx)
 {
     uint64_t found;
     idx->elements = eni_alloc(idx->bytes);
     if (idx->elements == NULL) return EN_ENOMEM;
-    EN_TRY(read_bytes(file, idx->elements, idx->bytes, &found));
-    if (found < idx->bytes) return truncated(file->path, head + found, head + idx->bytes);
+    EN_TRY(read_bytes(file, path, idx->elements, idx->bytes, &found));
+    if (found < idx->bytes) return truncated(path, head + found, head + idx->bytes);
     uint8_t extra;
-    EN_TRY(read_bytes(file, &extra, 1, &found)); /* also checks the CRC of a gzip file */
+    EN_TRY(read_bytes(file, path, &extra, 1, &found)); /* also makes zlib check the CRC of a gzip file */
     if (found != 0)
         return eni_fail(EN_EFORMAT, "idx", "%s has data after its last element; header and content disagree",
-                        file->path);
-    if (file->is_cut)
-        return eni_fail(EN_EFORMAT, "idx", "%s is truncated: its gzip stream does not end; fetch it again",
-                        file->path);
+                        path);
+    return EN_OK;
+}
+
+/* Opens regular files only: a fifo could block forever. */
+static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_out)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        int code = errno;
+        if (fd >= 0) close(fd);
+        return eni_fail(code == ENOENT || code == ENOTDIR ? EN_ENOENT : EN_EIO, "idx", "cannot open %s: %s",
+                        path, strerror(code));
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(fd);
+        return eni_fail(EN_EFORMAT, "idx", "%s is not a regular file", path);
+    }
+    gzFile file = gzdopen(fd, "rb");
+    if (file == NULL) {
+        close(fd);
+        return eni_fail(EN_ENOMEM, "idx", "out of memory for decompressing %s", path);
+    }
+    gzbuffer(file, 1u << 18);
+    *file_out = file;
+    *bytes_out = (uint64_t)info.st_size;
     return EN_OK;
 }
 
 en_status eni_idx_read(const char *path, bool is_whole, eni_idx *idx_out)
 {
-    input_file *file;
+    gzFile file;
+    uint64_t file_bytes;
     size_t head;
     eni_idx idx = {0};
-    EN_TRY(open_file(path, &file));
-    en_status st = read_head(file, &idx, &head);
-    if (st == EN_OK && is_whole) st = read_elements(file, head, &idx);
-    close_file(file);
+    EN_TRY(open_file(path, &file, &file_bytes));
+    en_status st = read_head(file, path, file_bytes, &idx, &head);
+    if (st == EN_OK && is_whole) st = read_elements(file, path, head, &idx);
+    const int closed = gzclose_r(file);
+    if (st == EN_OK && is_whole && closed != Z_OK)
+        st = eni_fail(EN_EFORMAT, "idx", "%s is truncated: its gzip stream does not end; fetch it again",
+                      path);
     if (st != EN_OK)
         eni_idx_fini(&idx);
     else

@@ -38,9 +38,9 @@ vendor() { # header -> the folders that may include it
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
     zmq.h|msgpack*) echo "runtime/net" ;;
-    isa-l/igzip_lib.h) echo "data" ;;
     openssl/*|isa-l/*) echo "core" ;;
     curl/*|expat.h) echo "remote" ;;
+    zlib.h) echo "data" ;;
     yaml.h) echo "config" ;;
     esac
 }

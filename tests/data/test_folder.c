@@ -97,47 +97,6 @@ static void good_files_are_read(void **state)
     }
 }
 
-static size_t gzip_of(const void *bytes, size_t count, int level, uint8_t *gz_out, size_t room)
-{
-    z_stream z = {.next_in = (Bytef *)(uintptr_t)bytes,
-                  .avail_in = (uInt)count,
-                  .next_out = gz_out,
-                  .avail_out = (uInt)room};
-    enum { GZIP = 16 + MAX_WBITS };
-    assert_int_equal(deflateInit2(&z, level, Z_DEFLATED, GZIP, MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY), Z_OK);
-    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    deflateEnd(&z);
-    return room - z.avail_out;
-}
-
-/* 3 MB in two members, with something behind them, or cut at each of the last bytes. */
-static void gzip_files_of_two_members_are_read(void **state)
-{
-    (void)state;
-    enum { HEAD = 8, COUNT = 3 << 20, FIRST = 1234567, TAIL = 24, ROOM = COUNT + 4096 };
-    heard h = {0};
-    uint8_t *bytes = malloc(HEAD + COUNT), *gz = malloc(2 * (size_t)ROOM);
-    memcpy(bytes, "\0\0\x08\1\0\x30\0\0", HEAD);
-    for (uint32_t i = 0, x = 1; i < COUNT; i++, x = x * 1664525u + 1013904223u)
-        bytes[HEAD + i] = i % 7 < 3 ? (uint8_t)(x >> 24) : 0;
-    for (int level = 0; level <= 9; level += 3) {
-        eni_idx idx;
-        size_t size = gzip_of(bytes, FIRST, level, gz, ROOM);
-        size += gzip_of(bytes + FIRST, HEAD + COUNT - FIRST, level, gz + size, ROOM);
-        memset(gz + size, 0, TAIL);
-        assert_int_equal(read_as((char *)gz, size + TAIL, 0, &idx), EN_OK);
-        assert_int_equal(idx.bytes, COUNT);
-        assert_memory_equal(idx.elements, bytes + HEAD, COUNT);
-        eni_idx_fini(&idx);
-        eni_log_set_sink(hear, &h);
-        for (size_t cut = 1; cut <= TAIL; cut++)
-            assert_int_equal(read_as((char *)gz, size - cut, 0, &idx), EN_EFORMAT);
-        eni_log_set_sink(NULL, NULL);
-    }
-    free(bytes);
-    free(gz);
-}
-
 static void a_cut_gzip_is_refused(void **state)
 {
     (void)state;
@@ -222,11 +181,8 @@ static void sixty_thousand_images_are_fast(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damaged_files_are_refused),
-        cmocka_unit_test(good_files_are_read),
-        cmocka_unit_test(gzip_files_of_two_members_are_read),
-        cmocka_unit_test(a_cut_gzip_is_refused),
-        cmocka_unit_test(a_flipped_bit_is_refused),
+        cmocka_unit_test(damaged_files_are_refused),      cmocka_unit_test(good_files_are_read),
+        cmocka_unit_test(a_cut_gzip_is_refused),          cmocka_unit_test(a_flipped_bit_is_refused),
         cmocka_unit_test(sixty_thousand_images_are_fast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
