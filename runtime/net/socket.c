@@ -553,6 +553,8 @@ enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256, LINGER_NS = 300000, CROWDED_NS = 
 struct eni_dealer {
     message_socket socket;
     bool is_greeted; /* a message was sent, so there is a connection */
+    bool
+        is_patient; /* the last wait, in which this was the first dealer, brought nothing: the next sleeps at once */
 };
 
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out)
@@ -655,13 +657,15 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
                           int wake_fd, bool *is_ready_out)
 {
     struct pollfd fds[DEALERS_MAX + 2]; /* abort, wake, the dealers */
-    if (n > DEALERS_MAX)
-        return eni_fail(EN_EINVAL, "dealer", "%zu dealers are too many: the limit is %d", n, DEALERS_MAX);
+    if (n == 0 || n > DEALERS_MAX)
+        return eni_fail(EN_EINVAL, "dealer", "cannot wait for %zu dealers: the limit is %d", n, DEALERS_MAX);
     fds[0] = (struct pollfd){abort_fd, POLLIN, 0}; /* a negative one is skipped */
     fds[1] = (struct pollfd){wake_fd, POLLIN, 0};
     for (size_t i = 0; i < n; i++)
         fds[2 + i] = (struct pollfd){dealers[i]->socket.fd, POLLIN, 0};
-    if (linger(dealers, n, deadline_ns, is_ready_out)) return EN_OK;
+    const bool was_patient = dealers[0]->is_patient;
+    dealers[0]->is_patient = false;
+    if (linger(dealers, n, was_patient ? 0 : deadline_ns, is_ready_out)) return EN_OK;
     for (;;) { /* zmq_poll would look twice each time */
         const int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
         if (poll(fds, n + 2, ms) < 0 && errno != EINTR)
@@ -669,6 +673,7 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
         if (look_round(dealers, n, is_ready_out)) return EN_OK;
         if (fds[0].revents != 0) return EN_EPEER;
         if (fds[1].revents != 0) return EN_EINTR;
+        dealers[0]->is_patient = ms == 0;
         if (ms == 0) return EN_ETIMEOUT;
     }
 }
