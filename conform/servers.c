@@ -6,8 +6,6 @@
 
 #include "conform/paper.h"
 
-#define OPTIONS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static uint64_t delay_of(const eni_paper *p, int r)
 {
     return p->version - p->worker[r].base;
@@ -121,8 +119,8 @@ static void ringmaster_push(eni_paper *p, int r)
     eni_paper_answer(p, r);
 }
 
-/* ---- delay-adaptive: eta min(1, W / delay)^power (Koloskova'22: eta while delay <= tau_C, else below 1/(4 L delay);
- * with eta = 1/(4 L tau_C) and W gradients in progress that is power 1) ------------------------------------ */
+/* ---- delay-adaptive: eta min(1, W / delay)^power (Koloskova'22, thm. 8: eta while delay <= tau_C, else below
+ * 1/(4 L delay); with eta up to 1/(4 L tau_C) and W gradients in progress power 1 is such a rate) ------------------ */
 
 static void adaptive_push(eni_paper *p, int r)
 {
@@ -244,7 +242,7 @@ const eni_reference eni_paper_servers[] = {
     {"ringmaster", "Maranjyan'25, alg. 4 (without calculation stops)",
      OPTIONS("", "threshold=1", "threshold=2", "threshold=4", "threshold=W", "threshold=inf"),
      .push = ringmaster_push},
-    {"delay-adaptive", "Koloskova'22, delay-adaptive rate; Mishchenko'22",
+    {"delay-adaptive", "Koloskova'22, thm. 8 (delay-adaptive rate); Mishchenko'22",
      OPTIONS("", "power=0", "power=1", "power=2"), .push = adaptive_push},
     {"softsync", "Zhang'16, sec. 3 (n-softsync, staleness-dependent rate)",
      OPTIONS("", "rate=none", "splits=1", "splits=2", "splits=1,rate=none"), .least_ranks = 2,

@@ -1,7 +1,6 @@
 /* prepared.c - plans the operations of a size, finds the lifetime of each value, and lays the values out. */
 #include "models/prepared.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -92,14 +91,6 @@ static uint64_t y_bytes(const planning *g, int32_t root)
     return extent_bytes(sized(node->y, g->p->n, eni_op_is_loss(node->op.kind)), y_dtype(g, root));
 }
 
-static en_status check_op(const planning *g, const en_op *op)
-{
-    en_extent y;
-    if (en_op_output(op, &y) == EN_OK) return EN_OK;
-    return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large to address",
-                    g->schema->network->name, (long long)g->p->n);
-}
-
 /* Plans one operation; its saved data and scratch become values. */
 static en_status plan_op(planning *g, int32_t at, en_op *op, en_plan **plan_out)
 {
@@ -134,11 +125,14 @@ static en_status plan_node_op(planning *g, int32_t at)
     const en_node *from = &g->schema->nodes[at];
     plan_node *node = &g->nodes[at];
     const plan_node *x = &g->nodes[from->x];
+    en_extent y;
     node->op = eni_node_op(from, g->p->n, y_dtype(g, x->root));
     node->wants_gradient =
         from->ntensors > 0 || x->wants_gradient || (from->x2 > 0 && g->nodes[from->x2].wants_gradient);
     node->root = eni_node_root(g->schema, at);
-    EN_TRY(check_op(g, &node->op));
+    if (en_op_output(&node->op, &y) != EN_OK)
+        return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large to address",
+                        g->schema->network->name, (long long)g->p->n);
     if (node->root != at || at < (int32_t)g->options->first) return EN_OK;
     const bool is_masked_here = node->op.kind == EN_OP_ADD && node->wants_gradient; /* for both inputs */
     if (!x->wants_gradient && !is_masked_here) node->op.flags |= EN_OP_NO_DX;

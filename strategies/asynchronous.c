@@ -75,9 +75,9 @@ static void ringmaster_theory(en_host *host, void *state, en_theory *theory_out)
 /* ---- delay-adaptive (Mishchenko'22, arXiv 2206.07638; Koloskova'22, arXiv 2206.08307) ------------------------ */
 
 /* x(k+1) = x(k) - rate min(1, W / delay)^power g: the authors' code has rate W / max(W, delay) (konstmish/asynchronous_sgd,
- * run(), read), which is their rate min(1/W, 1/delay) up to a constant; Koloskova's is any rate below 1/delay beyond a delay
- * of W, as many gradients as are computed at once. The power is ours. The weight is on the gradient, so momentum and weight
- * decay stay as they are; the papers have neither. */
+ * run(), read), which is their rate min(1/W, 1/delay) up to a constant; Koloskova's theorem 8 (eq. 11) allows any rate below
+ * 1 / (4 L delay) beyond a delay of W, as many gradients as are computed at once. The power is ours. The weight is on the
+ * gradient, so momentum and weight decay stay as they are; the papers have neither. */
 static const en_option adaptive_options[] = {
     {sizeof(en_option), EN_OPT_INT, "power", "of min(1, W / delay), the factor of the rate", 1, 0, 64, NULL},
     {0},

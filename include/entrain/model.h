@@ -77,6 +77,9 @@ typedef struct en_model_tensor {
     uint32_t dtype;                /* tensor.h; weights: EN_F32. Others lie in the state in place of floats */
     uint32_t init;                 /* EN_INIT_* */
     uint64_t fan_in, fan_out;      /* inputs of one output, outputs of one input: scales of initial values */
+    /* Dimensions from the outermost to the innermost, as the elements lie in the flat vector; all 0: row-major. Only a program's
+     * tensors have another (rank.h). Files and hashes are row-major (models/formats/rows.h). */
+    uint8_t order[EN_MAX_DIMS];
 } en_model_tensor;
 
 /* One operation of a network. Inputs are earlier nodes; node 0 is the batch, an op of kind 0. */
