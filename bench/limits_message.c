@@ -1,6 +1,8 @@
 /* limits_message.c - limits of messages: bare ZeroMQ over TCP on loopback, with the frames of a push-pull and
  * without sums, checks or copies of ours. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,13 @@
 enum {
     HEADER_BYTES = 100, /* about the wire size of a push's header */
     FRAME_BYTES = 1 << 20,
+    FIRST = 64, /* frames, in which every connection is met */
     TIMEOUT_MS = 20000
 };
 
 typedef struct channel {
     void *context, *socket;
+    unsigned received; /* frames */
 } channel;
 
 static int complain(const char *what)
@@ -30,6 +34,7 @@ static int complain(const char *what)
 static int channel_open(int type, channel *c)
 {
     const int none = 0, patience = TIMEOUT_MS;
+    c->received = 0;
     eni_memory_keep(); /* as psd and its workers do: no page faults for the blocks of messages */
     c->context = zmq_ctx_new();
     c->socket = c->context ? zmq_socket(c->context, type) : NULL;
@@ -87,10 +92,15 @@ static int send_in_place(channel *c, void *data, size_t bytes, int flags)
     return zmq_msg_send(&message, c->socket, flags) >= 0 ? 0 : complain("zmq_msg_send");
 }
 
+/* Connections are not paced, as those of psd and its workers (stop_pacing in socket.c). */
 static int receive(channel *c, zmq_msg_t *message)
 {
     zmq_msg_init(message);
-    return zmq_msg_recv(message, c->socket, 0) >= 0 ? 0 : complain("zmq_msg_recv");
+    if (zmq_msg_recv(message, c->socket, 0) < 0) return complain("zmq_msg_recv");
+    if (c->received++ < FIRST)
+        (void)setsockopt(zmq_msg_get(message, ZMQ_SRCFD), IPPROTO_TCP, TCP_CONGESTION, "reno",
+                         sizeof "reno" - 1);
+    return 0;
 }
 
 static int drop(channel *c)
@@ -107,10 +117,10 @@ static size_t frames_of(const limit_trial *t)
     return (t->bytes + FRAME_BYTES - 1) / FRAME_BYTES;
 }
 
-static size_t frame_bytes(const limit_trial *t, size_t frame)
+/* Where a frame begins: all are of about the same size, as the buckets of a push. */
+static size_t frame_at(const limit_trial *t, size_t frame)
 {
-    const size_t left = t->bytes - frame * FRAME_BYTES;
-    return left < FRAME_BYTES ? left : FRAME_BYTES;
+    return t->bytes / 64 * frame / frames_of(t) * 64;
 }
 
 /* ---- the DEALERs ---- */
@@ -120,10 +130,11 @@ static int exchange(const limit_trial *t, channel *c, char *vector)
 {
     static const char header[HEADER_BYTES];
     const size_t n = frames_of(t);
-    for (size_t i = 0; i < n; i++)
-        if (send_copy(c, header, sizeof header, ZMQ_SNDMORE) ||
-            send_in_place(c, vector + i * FRAME_BYTES, frame_bytes(t, i), 0))
+    for (size_t i = 0; i < n; i++) {
+        const size_t lo = frame_at(t, i), hi = i + 1 < n ? frame_at(t, i + 1) : t->bytes;
+        if (send_copy(c, header, sizeof header, ZMQ_SNDMORE) || send_in_place(c, vector + lo, hi - lo, 0))
             return 1;
+    }
     for (size_t i = 0; i < 2 * n; i++)
         if (drop(c)) return 1;
     return 0;
