@@ -1,8 +1,6 @@
 /* limits_message.c - limits of messages: bare ZeroMQ over TCP on loopback, with the frames of a push-pull and
  * without sums, checks or copies of ours. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +13,11 @@
 enum {
     HEADER_BYTES = 100, /* about the wire size of a push's header */
     FRAME_BYTES = 1 << 20,
-    FIRST = 64, /* frames, in which every connection is met */
     TIMEOUT_MS = 20000
 };
 
 typedef struct channel {
     void *context, *socket;
-    unsigned received; /* frames */
 } channel;
 
 static int complain(const char *what)
@@ -34,7 +30,6 @@ static int complain(const char *what)
 static int channel_open(int type, channel *c)
 {
     const int none = 0, patience = TIMEOUT_MS;
-    c->received = 0;
     eni_memory_keep(); /* as psd and its workers do: no page faults for the blocks of messages */
     c->context = zmq_ctx_new();
     c->socket = c->context ? zmq_socket(c->context, type) : NULL;
@@ -92,15 +87,10 @@ static int send_in_place(channel *c, void *data, size_t bytes, int flags)
     return zmq_msg_send(&message, c->socket, flags) >= 0 ? 0 : complain("zmq_msg_send");
 }
 
-/* Connections are not paced, as those of psd and its workers (stop_pacing in socket.c). */
 static int receive(channel *c, zmq_msg_t *message)
 {
     zmq_msg_init(message);
-    if (zmq_msg_recv(message, c->socket, 0) < 0) return complain("zmq_msg_recv");
-    if (c->received++ < FIRST)
-        (void)setsockopt(zmq_msg_get(message, ZMQ_SRCFD), IPPROTO_TCP, TCP_CONGESTION, "reno",
-                         sizeof "reno" - 1);
-    return 0;
+    return zmq_msg_recv(message, c->socket, 0) >= 0 ? 0 : complain("zmq_msg_recv");
 }
 
 static int drop(channel *c)

@@ -3,8 +3,6 @@
 #include "runtime/net/socket.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -33,9 +31,9 @@ _Static_assert(offsetof(eni_socket_count, damaged) == DAMAGED * sizeof(uint64_t)
 
 typedef struct message_socket {
     void *zmq;
-    int fd;        /* readable when ZeroMQ's threads have told this socket something: perhaps of a message */
-    eni_net *net;  /* borrowed; outlives us */
-    bool is_local; /* on loopback: what it sends needs no checksum */
+    int fd;       /* readable when ZeroMQ's threads have told this socket something: perhaps of a message */
+    eni_net *net; /* borrowed; outlives us */
+    bool has_crc; /* puts a checksum on what it sends: beyond loopback */
     _Atomic uint64_t meter[METERS];
 } message_socket;
 
@@ -174,7 +172,7 @@ static en_status socket_open(eni_net *net, int type, const eni_address *address,
     }
     socket_out->zmq = zmq;
     socket_out->net = net;
-    socket_out->is_local = eni_address_is_loopback(address);
+    socket_out->has_crc = !eni_address_is_loopback(address);
     return EN_OK;
 }
 
@@ -285,14 +283,6 @@ static en_status hold_payload(eni_net *net, zmq_msg_t *frame, eni_packet *packet
     return EN_OK;
 }
 
-/* For a connection within this host, at its first message: no link there could be congested, yet BBR, where it is the system's
- * choice, would pace it by a timer for every 64 KB. Every kernel has Reno, which does not. If ZeroMQ has closed the connection
- * meanwhile, the descriptor may be another one of this process: the option is refused there, or does no harm. */
-static void stop_pacing(int fd)
-{
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
-}
-
 static bool socket_has_payload(const eni_header *header)
 {
     return header->bytes > 0 && (header->flags & ENI_FLAG_SHM) == 0;
@@ -321,11 +311,7 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
     meter_add(socket, WIRE_IN, frame_bytes(zmq_msg_size(frame)));
     if (eni_header_decode(zmq_msg_data(frame), zmq_msg_size(frame), &packet->header, &why) != EN_OK)
         return drop(socket, frame, packet, why);
-    if (packet->header.type == ENI_MSG_HELLO || packet->header.type == ENI_MSG_WELCOME) {
-        const int fd = zmq_msg_get(frame, ZMQ_SRCFD);
-        if (socket->is_local) stop_pacing(fd);
-        if (has_route) packet->source = fd;
-    }
+    if (has_route && packet->header.type == ENI_MSG_HELLO) packet->source = zmq_msg_get(frame, ZMQ_SRCFD);
     bool has_payload = socket_has_payload(&packet->header);
     if (has_payload != zmq_msg_more(frame))
         return drop(socket, frame, packet, "the number of its frames does not match its header");
@@ -371,7 +357,7 @@ static en_status socket_take(message_socket *socket, bool has_route, eni_packet 
 static size_t encode(const message_socket *socket, const eni_header *header, const void *payload,
                      uint8_t *bytes)
 {
-    if (socket->is_local || payload == NULL) return eni_header_encode(header, bytes);
+    if (!socket->has_crc || payload == NULL) return eni_header_encode(header, bytes);
     eni_header checked = *header;
     checked.flags |= ENI_FLAG_CRC;
     checked.crc = eni_crc32c(0, payload, header->bytes);
@@ -553,8 +539,7 @@ enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256, LINGER_NS = 300000, CROWDED_NS = 
 struct eni_dealer {
     message_socket socket;
     bool is_greeted; /* a message was sent, so there is a connection */
-    bool
-        is_patient; /* the last wait, in which this was the first dealer, brought nothing: the next sleeps at once */
+    bool is_patient; /* the last wait that began with this dealer brought nothing: the next sleeps at once */
 };
 
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out)

@@ -329,20 +329,6 @@ static uint64_t apart(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* BBR would pace a connection within this host by timers. */
-static void no_connection_within_a_host_is_paced(void **state)
-{
-    bench *b = *state;
-    char name[16] = "";
-    socklen_t bytes = sizeof name;
-    eni_packet packet = {0};
-    eni_header hello = header_of(ENI_MSG_HELLO, 0);
-    assert_int_equal(eni_dealer_send(b->dealer, &hello, NULL, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 60000, -1, &packet), EN_OK);
-    assert_int_equal(getsockopt(packet.source, IPPROTO_TCP, TCP_CONGESTION, name, &bytes), 0);
-    assert_string_equal(name, "reno");
-}
-
 /* Both ends live in this process, so the kernel counts every byte once as sent and once as received. */
 static void wire_bytes_agree_with_the_kernel(void **state)
 {
@@ -385,7 +371,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_messages_are_dropped_and_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_frame_over_the_limit_never_arrives, set_up, tear_down),
         cmocka_unit_test_setup_teardown(beyond_loopback_needs_a_word, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(no_connection_within_a_host_is_paced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(wire_bytes_agree_with_the_kernel, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
