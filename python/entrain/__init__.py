@@ -136,11 +136,9 @@ class Simulation:
 
 
 def _texts(settings):
-    """{"bucket_cap": 4096} -> ["bucket-cap=4096"], and the number; True is on; a list gives a setting several times."""
-    texts = []
-    for key, value in settings.items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            texts.append(f"{key.replace('_', '-')}={('off', 'on')[one] if isinstance(one, bool) else one}".encode())
+    """{"bucket_cap": 4096} -> ["bucket-cap=4096"], and the number; a list gives a setting several times."""
+    texts = [f"{key.replace('_', '-')}={one}".encode() for key, value in settings.items()
+             for one in (value if isinstance(value, (list, tuple)) else [value])]
     return (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts))
 
 

@@ -226,8 +226,7 @@ class Rank(contextlib.AbstractContextManager):
                        rates=ctypes.pointer(_Rates(*rates[name])) if name in rates else None) for name, array in initial.items()))
         judge, names = functools.partial(self._judge, evaluate, has_accuracy), list(initial)
         self._evaluate = _Evaluate(_guarded(judge, self._raised, tell=self._abort)) if evaluate else _Evaluate()
-        stepped = _guarded(lambda first, n: (step(names[first:first + n]), None)[1], self._raised, tell=self._abort)
-        self._step = _Step(stepped) if step else _Step()
+        self._step = _Step(_guarded(lambda i, n: (step(names[i:i + n]), None)[1], self._raised, tell=self._abort) if step else 0)
         kept = [_memory(*item, flag) for flag, some in enumerate((memories, own_memories)) for item in some.items()]
         options = _Options(
             abi=1, size=ctypes.sizeof(_Options), ntensors=len(initial), tensors=declared, train_samples=train_samples,

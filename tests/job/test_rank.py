@@ -519,7 +519,7 @@ def check_differences():
                          ("decay", "weight-decay differs", "0,", "0.125"), ("momentum", "momentum differs", "0.5", "0.75"),
                          ("model", "model differs", "model,", "other"), ("samples", "train-samples differs", "100", "99"),
                          ("schedule", "lr-points differs", "0:1,", "0:0.5,"), ("late", "lr-points differs", "0.111", "0.0588"),
-                         ("dimensions", "tensor fc.weight differs", "F32 (3, 4) at", "with dimensions in the order (1, 0)")):
+                         ("dimensions", "tensor fc.weight differs", "F32 (3, 4) with lr_factor", "with dimensions in the order (1, 0)")):
         ends = ended(ranks(2, ["-c", DIFFERS, what], steps=9))
         assert all(code in (1, 2) for code, *_ in ends) and any(code == 2 for code, *_ in ends), ends
         lines = [line for _, _, said in ends for line in said.splitlines() if all(word in line for word in words)]
