@@ -412,7 +412,7 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
 /* ---- messages that an emulated wire has not delivered yet ---------------------------------------------- */
 
 /* Inserts a message by its time; the last to become ready comes first. False: there is no room. */
-static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
+static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns, bool is_whole)
 {
     eni_delays *d = &shard->delays;
     if (d->n == DELAY_MAX || eni_grow((void **)&d->list, &d->room, d->n + 1, sizeof *d->list) != EN_OK)
@@ -420,7 +420,7 @@ static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
     uint32_t at = d->n++;
     for (; at > 0 && d->list[at - 1].ready_ns <= ready_ns; at--)
         d->list[at] = d->list[at - 1];
-    d->list[at] = (eni_delayed){*packet, ready_ns};
+    d->list[at] = (eni_delayed){*packet, ready_ns, is_whole};
     return true;
 }
 
@@ -444,7 +444,7 @@ static bool replay(eni_shard *shard, eni_packet *packet)
         return true;
     }
     if (eni_store_weights(shard->store, h->bucket, NULL)) return false;
-    if (!delay(shard, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI)) return false;
+    if (!delay(shard, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI, true)) return false;
     packet->owner = NULL; /* it was moved */
     return true;
 }
@@ -604,6 +604,16 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet)
     eni_packet_release(packet); /* unless it moved into a box */
 }
 
+/* Handles a message whose first byte has arrived, as soon as the rest has. */
+static void let_in(eni_shard *shard, eni_packet *packet, int64_t now_ns)
+{
+    const int64_t latest = now_ns + DELAY_MAX_S * ENI_SECOND;
+    int64_t ready =
+        eni_shaper_recv(shard->config.shaper, packet->header.deliver_ns, packet->bytes + ENI_HEADER_CHARGE);
+    if (ready > latest) ready = latest;
+    if (ready <= now_ns || !delay(shard, packet, ready, true)) eni_shard_handle(shard, packet);
+}
+
 void eni_shard_take(eni_shard *shard, eni_packet *packet)
 {
     if (packet->header.type == ENI_MSG_HELLO) {
@@ -620,19 +630,24 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
         eni_packet_release(packet);
         return;
     }
-    const int64_t now = eni_now_ns(), latest = now + DELAY_MAX_S * ENI_SECOND;
-    int64_t ready = 0; /* stamps count only where a network is emulated */
-    if (shard->config.shaper)
-        ready = eni_shaper_recv(shard->config.shaper, packet->header.deliver_ns,
-                                packet->bytes + ENI_HEADER_CHARGE);
-    if (ready > latest) ready = latest;
-    if (ready <= now || !delay(shard, packet, ready)) eni_shard_handle(shard, packet);
+    if (shard->config.shaper == NULL) { /* stamps count only where a network is emulated */
+        eni_shard_handle(shard, packet);
+        return;
+    }
+    const int64_t now = eni_now_ns();
+    const int64_t first =
+        eni_shaper_first(shard->config.shaper, packet->header.deliver_ns, packet->bytes + ENI_HEADER_CHARGE);
+    const bool is_early = first > now && first <= now + DELAY_MAX_S * ENI_SECOND;
+    if (!is_early || !delay(shard, packet, first, false)) let_in(shard, packet, now);
 }
 
 void eni_shard_take_delayed(eni_shard *shard, int64_t now_ns)
 {
     while (shard->delays.n > 0 && shard->delays.list[shard->delays.n - 1].ready_ns <= now_ns) {
-        eni_packet packet = shard->delays.list[--shard->delays.n].packet;
-        eni_shard_handle(shard, &packet);
+        eni_delayed next = shard->delays.list[--shard->delays.n];
+        if (next.is_whole)
+            eni_shard_handle(shard, &next.packet);
+        else
+            let_in(shard, &next.packet, now_ns);
     }
 }

@@ -31,6 +31,7 @@ typedef struct eni_box {
 typedef struct eni_delayed {
     eni_packet packet;
     int64_t ready_ns;
+    bool is_whole; /* then; else its first byte arrives */
 } eni_delayed;
 
 /* eni_packet.source of a message received, or an answer sent, by a client's ring. */

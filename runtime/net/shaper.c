@@ -60,6 +60,11 @@ int64_t eni_shaper_send(eni_shaper *shaper, int64_t now_ns, uint64_t bytes)
     return deliver_ns;
 }
 
+int64_t eni_shaper_first(const eni_shaper *shaper, int64_t deliver_ns, uint64_t bytes)
+{
+    return deliver_ns - airtime(shaper, bytes);
+}
+
 int64_t eni_shaper_recv(eni_shaper *shaper, int64_t deliver_ns, uint64_t bytes)
 {
     if (shaper == NULL || deliver_ns == 0) return deliver_ns;

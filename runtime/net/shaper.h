@@ -10,7 +10,8 @@
  *
  * So a lone message is ready at `deliver`: its bytes come in while they go out, and are not paid for twice.
  * When k senders hit one receiver at once (in-cast) its own rate serialises them. Messages are charged in the
- * order in which the receiver looks at them. Stamps are on the monotonic clock, so all processes must share
+ * order of the calls of eni_shaper_recv: a receiver of several senders calls it when a message's first byte
+ * arrives, so that one who sends ahead does not overtake the others. Stamps are on the monotonic clock, so all processes must share
  * one machine; network namespaces are fine. Thread-safe: the shards of one process share its NIC. */
 #ifndef NET_SHAPER_H
 #define NET_SHAPER_H
@@ -29,6 +30,9 @@ void eni_net_describe(uint64_t bytes_per_s, int64_t delay_ns, char *text_out, si
 
 /* Charges the sender's NIC at `now_ns` and returns deliver_ns. A NULL shaper returns 0: at once. */
 int64_t eni_shaper_send(eni_shaper *shaper, int64_t now_ns, uint64_t bytes);
+
+/* When the first byte of a message arrives at an idle NIC. The shaper is not NULL. */
+int64_t eni_shaper_first(const eni_shaper *shaper, int64_t deliver_ns, uint64_t bytes);
 
 /* Charges the receiver's NIC and returns when the message may be used. A NULL shaper or deliver_ns 0 returns
  * deliver_ns. Call once per message. */

@@ -259,6 +259,32 @@ static void an_emulated_wire_delays_by_what_it_says(void **state)
     eni_shaper_free(theirs);
 }
 
+/* Rank 0 hands over two messages at once, rank 1 one a tenth of a message later: it comes second, not third. */
+static void a_sender_ahead_does_not_overtake_the_others(void **state)
+{
+    (void)state;
+    const uint64_t rate = 1280; /* bytes a second: 100 ms for a message without payload */
+    eni_shaper *nic[] = {eni_shaper_new(rate, 0), eni_shaper_new(rate, 0)}, *theirs = eni_shaper_new(rate, 0);
+    rig *r = open_rig(theirs);
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    const int64_t begin = eni_now_ns();
+    for (int i = 0; i < 3; i++) {
+        const int c = i / 2;
+        eni_header header = header_of(c, ENI_MSG_SNAPSHOT);
+        header.deliver_ns = eni_shaper_send(nic[c], begin + 10 * ENI_MILLI * c, 128);
+        say(r, c, &header, NULL);
+    }
+    hear(r, 0);
+    const int64_t last = hear(r, 0)->deliver_ns;
+    assert_true(hear(r, 1)->deliver_ns < last);
+    close_rig(r);
+    for (int c = 0; c < 2; c++)
+        eni_shaper_free(nic[c]);
+    eni_shaper_free(theirs);
+}
+
 /* A caller sets the attention flag and then writes to event_fd; the shard may have looked in between. */
 static void an_idle_shard_uses_no_time(void **state)
 {
@@ -294,6 +320,7 @@ int main(void)
         cmocka_unit_test(a_replayed_frame_is_not_applied),
         cmocka_unit_test(bytes_of_an_unauthenticated_peer_do_no_harm),
         cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),
+        cmocka_unit_test(a_sender_ahead_does_not_overtake_the_others),
         cmocka_unit_test(an_idle_shard_uses_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
