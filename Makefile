@@ -64,7 +64,7 @@ demo-strategies: deps ## all strategies on the mlp in virtual time, eight worker
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD) strategies
 
-test: deps ## build and run the tests (10 minutes on two cores)
+test: deps ## build and run the tests (15 minutes on two cores)
 	@$(MAKE) --no-print-directory tests
 	@JOBS=$(JOBS) tools/test.sh $(BUILD) -LE 'soak|long' $(CTEST_FLAGS)
 

@@ -107,10 +107,10 @@ static size_t frames_of(const limit_trial *t)
     return (t->bytes + FRAME_BYTES - 1) / FRAME_BYTES;
 }
 
-static size_t frame_bytes(const limit_trial *t, size_t frame)
+/* Where a frame begins: all are of about the same size, as the buckets of a push. */
+static size_t frame_at(const limit_trial *t, size_t frame)
 {
-    const size_t left = t->bytes - frame * FRAME_BYTES;
-    return left < FRAME_BYTES ? left : FRAME_BYTES;
+    return t->bytes / 64 * frame / frames_of(t) * 64;
 }
 
 /* ---- the DEALERs ---- */
@@ -120,10 +120,11 @@ static int exchange(const limit_trial *t, channel *c, char *vector)
 {
     static const char header[HEADER_BYTES];
     const size_t n = frames_of(t);
-    for (size_t i = 0; i < n; i++)
-        if (send_copy(c, header, sizeof header, ZMQ_SNDMORE) ||
-            send_in_place(c, vector + i * FRAME_BYTES, frame_bytes(t, i), 0))
+    for (size_t i = 0; i < n; i++) {
+        const size_t lo = frame_at(t, i), hi = i + 1 < n ? frame_at(t, i + 1) : t->bytes;
+        if (send_copy(c, header, sizeof header, ZMQ_SNDMORE) || send_in_place(c, vector + lo, hi - lo, 0))
             return 1;
+    }
     for (size_t i = 0; i < 2 * n; i++)
         if (drop(c)) return 1;
     return 0;

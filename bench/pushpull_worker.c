@@ -17,6 +17,7 @@
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
+#include "runtime/spec/buckets.h"
 #include "runtime/store/store.h"
 
 enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, KEY_VALUES = 19 };
@@ -29,7 +30,8 @@ typedef struct worker {
     eni_net *net;
     eni_arena *arena;
     eni_client *client;
-    eni_buckets buckets;
+    en_model_tensor vector; /* the model of the buckets */
+    eni_buckets *buckets;
     float *param, *grad;                      /* (count) */
     float want[PERIOD], momentum[PERIOD];     /* the expected weights, by ops/ alone */
     float gradient[PUSHPULL_WORKERS][PERIOD]; /* of all ranks in this round */
@@ -95,29 +97,22 @@ uint32_t pushpull_buckets(const pushpull_trial *trial)
     return (uint32_t)((trial->count + trial->bucket_size - 1) / trial->bucket_size);
 }
 
-/* As in buckets.h: numbered from the end of the vector, where backward begins. */
+/* As a training worker's, of a model that is one tensor. */
 static en_status lay_out_buckets(worker *w)
 {
     const pushpull_trial *t = w->trial;
-    const uint32_t n = pushpull_buckets(t);
-    w->buckets =
-        (eni_buckets){.n = n, .count = t->count, .bucket = eni_alloc_array(n, sizeof(eni_bucket_range))};
-    if (!w->buckets.bucket) return EN_ENOMEM;
-    for (uint32_t b = 0; b < n; b++) {
-        const uint64_t lo = (n - 1 - b) * t->bucket_size, hi = lo + t->bucket_size;
-        w->buckets.bucket[b] = (eni_bucket_range){.lo = lo, .hi = hi < t->count ? hi : t->count};
-    }
-    return EN_OK;
+    w->vector = (en_model_tensor){.name = "vector", .count = t->count};
+    return eni_buckets_new(&w->vector, 1, t->count, t->bucket_size * sizeof(float), &w->buckets);
 }
 
 /* "count,count,.." and "lo,lo,..": freed with eni_free, NULL when out of memory. */
 static char *list_buckets(const worker *w, int of_offsets)
 {
-    const size_t room = (size_t)w->buckets.n * 21 + 1;
+    const size_t room = (size_t)w->buckets->n * 21 + 1;
     char *text = eni_alloc(room);
     size_t used = 0;
-    for (uint32_t b = 0; text && b < w->buckets.n; b++) {
-        const eni_bucket_range *range = &w->buckets.bucket[b];
+    for (uint32_t b = 0; text && b < w->buckets->n; b++) {
+        const eni_bucket_range *range = &w->buckets->bucket[b];
         used += (size_t)snprintf(text + used, room - used, "%s%" PRIu64, b ? "," : "",
                                  of_offsets ? range->lo : range->hi - range->lo);
     }
@@ -190,7 +185,7 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     const eni_client_config config = {.net = w->net,
                                       .psd = &endpoints,
                                       .arena = w->arena,
-                                      .buckets = &w->buckets,
+                                      .buckets = w->buckets,
                                       .token = &t->token,
                                       .rank = w->rank,
                                       .incarnation = info->incarnation,
@@ -213,7 +208,7 @@ static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, i
     const int is_call = type == ENI_MSG_CALL;
     const uint32_t what = is_call ? EN_GRAD : EN_WEIGHTS, kind = is_call ? PUSH : ENI_VECTOR_WEIGHTS;
     const uint64_t nsamples = is_call ? 1 : 0; /* initial weights cover no samples */
-    for (uint32_t b = 0; b < w->buckets.n; b++)
+    for (uint32_t b = 0; b < w->buckets->n; b++)
         EN_TRY(eni_client_call(w->client, b, out_slot, in_slot,
                                &(eni_header){.type = type,
                                              .kind = kind,
@@ -221,7 +216,7 @@ static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, i
                                              .nsamples = nsamples,
                                              .covered = nsamples,
                                              .step = (uint64_t)round}));
-    for (uint32_t b = 0; b < w->buckets.n; b++)
+    for (uint32_t b = 0; b < w->buckets->n; b++)
         EN_TRY(eni_client_wait(w->client, b));
     return EN_OK;
 }
@@ -305,7 +300,7 @@ int pushpull_worker(const pushpull_trial *trial, int rank)
     eni_net_close(w->net);
     eni_arena_close(w->arena);
     eni_member_close(w->member);
-    eni_free(w->buckets.bucket);
+    eni_buckets_free(w->buckets);
     eni_free(w);
     return st == EN_OK ? 0 : 1;
 }

@@ -12,8 +12,6 @@
 #include "cli/commands.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
-#include "core/clock.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/registry.h"
@@ -222,30 +220,27 @@ static en_status check_all(const eni_command_context *context, advised *a, const
 
 /* ---- showing ---- */
 
-static void show_machine(const advised *a, FILE *out)
+static void show_machine(const advised *a)
 {
     const eni_cost_machine *m = &a->machine;
-    fprintf(out, "Measured on this machine (%d core%s):\n\n", m->cores, m->cores == 1 ? "" : "s");
-    fprintf(out,
-            "  compute         %.2f ms a batch of %lld with the %s,\n"
-            "                  %.2f with one on each core, %.2f with two,\n"
-            "                  each time until the slowest is done\n",
-            m->compute_alone * 1e3, (long long)a->config->batch_size, a->config->model,
-            m->compute_together * 1e3, m->compute_crowded * 1e3);
-    fprintf(out, "  update          %.2f ms for the %.2f MB of weights, in %d bucket%s\n", m->update * 1e3,
-            a->bytes * 1e-6, m->nbuckets, m->nbuckets == 1 ? "" : "s");
-    fprintf(out, "  copy            one core %.1f GB/s loaded and stored\n", 1e-9 / a->move_one);
-    fprintf(out,
-            "  shared memory   alpha %.2f us a flag exchange,\n"
-            "                  beta %.3f ns a byte and core (%.1f GB/s)\n",
-            m->flag * 1e6, m->move * 1e9, 1e-9 / m->move);
-    fprintf(out, "  TCP             alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
-            m->tcp.alpha * 1e6, m->tcp.beta * 1e9, 1e-9 / m->tcp.beta);
-    fprintf(out,
-            "  server          %.0f us + %.3f ns a byte in shared memory,\n"
-            "                  %.0f us + %.3f ns over TCP\n",
-            m->store_shm.alpha * 1e6, m->store_shm.beta * 1e9, m->store_tcp.alpha * 1e6,
-            m->store_tcp.beta * 1e9);
+    printf("Measured on this machine (%d core%s):\n\n", m->cores, m->cores == 1 ? "" : "s");
+    printf("  compute         %.2f ms a batch of %lld with the %s,\n"
+           "                  %.2f with one on each core, %.2f with two,\n"
+           "                  each time until the slowest is done\n",
+           m->compute_alone * 1e3, (long long)a->config->batch_size, a->config->model,
+           m->compute_together * 1e3, m->compute_crowded * 1e3);
+    printf("  update          %.2f ms for the %.2f MB of weights, in %d bucket%s\n", m->update * 1e3,
+           a->bytes * 1e-6, m->nbuckets, m->nbuckets == 1 ? "" : "s");
+    printf("  copy            one core %.1f GB/s loaded and stored\n", 1e-9 / a->move_one);
+    printf("  shared memory   alpha %.2f us a flag exchange,\n"
+           "                  beta %.3f ns a byte and core (%.1f GB/s)\n",
+           m->flag * 1e6, m->move * 1e9, 1e-9 / m->move);
+    printf("  TCP             alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n", m->tcp.alpha * 1e6,
+           m->tcp.beta * 1e9, 1e-9 / m->tcp.beta);
+    printf("  server          %.0f us + %.3f ns a byte in shared memory,\n"
+           "                  %.0f us + %.3f ns over TCP\n",
+           m->store_shm.alpha * 1e6, m->store_shm.beta * 1e9, m->store_tcp.alpha * 1e6,
+           m->store_tcp.beta * 1e9);
 }
 
 static const char *bound_of(const advised *a, const advice *with)
@@ -256,74 +251,66 @@ static const char *bound_of(const advised *a, const advice *with)
     return "the exchange";
 }
 
-static en_status show_prediction(const advised *a, FILE *out)
+static en_status show_prediction(const advised *a)
 {
     eni_table table;
     char text[ENI_TABLE_TEXT];
     const double samples = (double)a->place.ranks * (double)a->config->batch_size;
     if (a->place.has_own_host)
-        fprintf(out,
-                "\nPredicted for %d worker%s, a host each, over %s (a server has a host of its own):\n\n",
-                a->place.ranks, a->place.ranks == 1 ? "" : "s", a->config->net);
+        printf("\nPredicted for %d worker%s, a host each, over %s (a server has a host of its own):\n\n",
+               a->place.ranks, a->place.ranks == 1 ? "" : "s", a->config->net);
     else
-        fprintf(out, "\nPredicted for %d worker%s this host%s:\n\n", a->place.ranks,
-                a->place.ranks == 1 ? " that has" : "s that share",
-                a->place.is_networked ? ", over TCP" : "");
+        printf("\nPredicted for %d worker%s this host%s:\n\n", a->place.ranks,
+               a->place.ranks == 1 ? " that has" : "s that share", a->place.is_networked ? ", over TCP" : "");
     eni_table_begin(&table, "|>step ms|>samples/s|>compute ms|>exchange|>not hidden|bound by");
     for (int i = 0; i < a->nadvice; i++) {
         const advice *with = &a->advice[i];
         eni_text_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
-        eni_table_put(&table, "%s", with->name); /* the conclusion names the best */
-        eni_table_put(&table, "%.2f", with->step.seconds * 1e3);
-        eni_table_put(&table, "%s", text);
-        eni_table_put(&table, "%.2f", with->step.compute * 1e3);
-        eni_table_put(&table, "%.2f", with->step.exchange * 1e3);
-        eni_table_put(&table, "%.2f", with->step.exposed * 1e3);
-        eni_table_put(&table, "%s", bound_of(a, with));
+        /* the conclusion names the best */
+        eni_table_put(&table, "%s|%.2f|%s|%.2f|%.2f|%.2f|%s", with->name, with->step.seconds * 1e3, text,
+                      with->step.compute * 1e3, with->step.exchange * 1e3, with->step.exposed * 1e3,
+                      bound_of(a, with));
     }
-    return eni_table_print(&table, out);
+    return eni_table_print(&table, stdout);
 }
 
 /* Prints nothing if the machine was busy: the figures stand without a conclusion. */
-static void show_conclusion(const advised *a, FILE *out)
+static void show_conclusion(const advised *a)
 {
     char doubt[256];
     if (eni_trials_doubt(&a->trials, eni_trials_outside(&a->trials), doubt, sizeof doubt)) {
-        fprintf(out, "\n%s\n", doubt);
+        printf("\n%s\n", doubt);
         return;
     }
-    fprintf(out, "\nBest: %s.\n", a->advice[a->best].name);
+    printf("\nBest: %s.\n", a->advice[a->best].name);
     for (int s = 1; s < a->nadvice; s++) {
         const int at = a->crossover[s];
         if (at == 0)
-            fprintf(out, "Crossover with %d server%s: none up to %d workers.\n", s, s == 1 ? "" : "s",
-                    a->most);
+            printf("Crossover with %d server%s: none up to %d workers.\n", s, s == 1 ? "" : "s", a->most);
         else
-            fprintf(out, "Crossover with %d server%s: the ring is as fast with %d or more workers.\n", s,
-                    s == 1 ? "" : "s", at);
+            printf("Crossover with %d server%s: the ring is as fast with %d or more workers.\n", s,
+                   s == 1 ? "" : "s", at);
     }
 }
 
-static en_status show_checks(const advised *a, FILE *out)
+static en_status show_checks(const advised *a)
 {
     eni_table table;
     double worst = 0;
-    fprintf(out, "\nThe same formulas and real runs of %lld steps on this host%s%s (medians of %lld):\n\n",
-            (long long)a->config->steps, a->config->net != NULL ? ", over emulated " : "",
-            a->config->net != NULL ? a->config->net : "", (long long)a->config->repeats);
+    printf("\nThe same formulas and real runs of %lld steps on this host%s%s (medians of %lld):\n\n",
+           (long long)a->config->steps, a->config->net != NULL ? ", over emulated " : "",
+           a->config->net != NULL ? a->config->net : "", (long long)a->config->repeats);
     eni_table_begin(&table, "strategy|>workers|>predicted ms|>measured ms|>error");
     for (int i = 0; i < a->nchecks; i++) {
         const advice_check *check = &a->check[i];
         const double error = check->predicted / check->measured - 1;
         if (fabs(error) > worst) worst = fabs(error);
-        eni_table_put(&table, "%s", check->strategy);
-        eni_table_put(&table, "%d%s", check->workers, check->workers > a->machine.cores ? " *" : "  ");
-        eni_table_put(&table, "%.2f", check->predicted * 1e3);
-        eni_table_put(&table, "%.2f", check->measured * 1e3);
-        eni_table_put(&table, "%+.0f %%", error * 100);
+        eni_table_put(&table, "%s|%d%s|%.2f|%.2f|%+.0f %%", check->strategy, check->workers,
+                      check->workers > a->machine.cores ? " *" : "  ", check->predicted * 1e3,
+                      check->measured * 1e3, error * 100);
     }
-    EN_TRY(eni_table_print(&table, out));
-    fprintf(out, "\nThe largest error is %.0f %%. * more workers than cores.\n", worst * 100);
+    EN_TRY(eni_table_print(&table, stdout));
+    printf("\nThe largest error is %.0f %%. * more workers than cores.\n", worst * 100);
     return EN_OK;
 }
 
@@ -345,17 +332,17 @@ en_status eni_command_advise(const eni_command_context *context)
     if (st == EN_OK) st = measure(context, a);
     if (st == EN_OK) {
         predict(a);
-        show_machine(a, stdout);
-        st = show_prediction(a, stdout);
+        show_machine(a);
+        st = show_prediction(a);
         fflush(stdout);
     }
     if (st == EN_OK && c->validate) {
         if (c->out == NULL) st = eni_trial_folder(own);
         if (st == EN_OK) st = check_all(context, a, c->out != NULL ? c->out : own);
-        if (st == EN_OK) st = show_checks(a, stdout);
+        if (st == EN_OK) st = show_checks(a);
         if (own[0] != 0) eni_trial_remove(own);
     }
-    if (st == EN_OK) show_conclusion(a, stdout);
+    if (st == EN_OK) show_conclusion(a);
     if (out_fd >= 0) close(out_fd);
     eni_free(a);
     return st;

@@ -77,7 +77,7 @@ static void put_us(eni_table *table, double seconds)
         eni_table_put(table, "%s", text);
 }
 
-static en_status print_rows(const figures *f, FILE *out)
+static en_status print_rows(const figures *f)
 {
     eni_table table;
     eni_table_begin(
@@ -95,39 +95,37 @@ static en_status print_rows(const figures *f, FILE *out)
         if (eni_coll_choose(&facts, &choice) != EN_OK) choice.algorithm = ENI_COLL_AUTO;
         eni_table_put(&table, "%s", eni_coll_algorithm_name(choice.algorithm));
     }
-    return eni_table_print(&table, out);
+    return eni_table_print(&table, stdout);
 }
 
-static void print_numbers(const figures *f, const eni_cost_curve *calls, FILE *out)
+static void print_numbers(const figures *f, const eni_cost_curve *calls)
 {
     const eni_cost_point *call = calls->point;
-    fprintf(out,
-            "\n%d ranks on %d core%s. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
-            f->n, f->cores, f->cores == 1 ? "" : "s");
-    fprintf(out, "  copy            one core %.1f GB/s, %d at once %.1f GB/s; adding %.1f GB/s of vector\n",
-            1e-9 / f->move_one, f->n, f->n * 1e-9 / f->move_all, 1e-9 / f->sum);
-    fprintf(out,
-            "  shared memory   alpha %.2f us a flag exchange, beta %.3f ns a byte and core (%.1f GB/s)\n",
-            f->flag * 1e6, f->move * 1e9, 1e-9 / f->move);
-    fprintf(out, "  TCP, loopback   alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
-            f->tcp.alpha * 1e6, f->tcp.beta * 1e9, 1e-9 / f->tcp.beta);
+    printf("\n%d ranks on %d core%s. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
+           f->n, f->cores, f->cores == 1 ? "" : "s");
+    printf("  copy            one core %.1f GB/s, %d at once %.1f GB/s; adding %.1f GB/s of vector\n",
+           1e-9 / f->move_one, f->n, f->n * 1e-9 / f->move_all, 1e-9 / f->sum);
+    printf("  shared memory   alpha %.2f us a flag exchange, beta %.3f ns a byte and core (%.1f GB/s)\n",
+           f->flag * 1e6, f->move * 1e9, 1e-9 / f->move);
+    printf("  TCP, loopback   alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n", f->tcp.alpha * 1e6,
+           f->tcp.beta * 1e9, 1e-9 / f->tcp.beta);
     for (int i = 0; i < calls->n; i++)
-        fprintf(out, "%s%.0f us for %.0f KB%s", i == 0 ? "  push-pull       " : ", ", call[i].seconds * 1e6,
-                call[i].bytes / 1024, i == calls->n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
-    fprintf(out, "\nOne all-reduce of float32, microseconds: measured and by the model "
-                 "(docs/advise.md)\n\n");
+        printf("%s%.0f us for %.0f KB%s", i == 0 ? "  push-pull       " : ", ", call[i].seconds * 1e6,
+               call[i].bytes / 1024, i == calls->n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
+    printf("\nOne all-reduce of float32, microseconds: measured and by the model "
+           "(docs/advise.md)\n\n");
 }
 
 /* Alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured and predicted
  * time. `calls` (n 0: none): times of push-pulls. */
-static en_status show_table(const eni_command_context *context, const eni_cost_curve *calls, FILE *out)
+static en_status show_table(const eni_command_context *context, const eni_cost_curve *calls)
 {
     figures f = {.n = (int)context->config->workers, .cores = eni_host_info_cores()};
     if (f.n < 2 || f.n > 16)
         return eni_fail(EN_EINVAL, "check", "-v measures 2 to 16 workers of one host, not %d", f.n);
     EN_TRY(measure(context, &f));
-    print_numbers(&f, calls, out);
-    return print_rows(&f, out);
+    print_numbers(&f, calls);
+    return print_rows(&f);
 }
 
 /* ---- the effect of a network on an all-reduce: the cost model as an experiment ---- */
@@ -161,16 +159,15 @@ static en_status put_ranks(const eni_command_context *context, int p, uint64_t r
     for (int a = 0; a < 2; a++) {
         eni_measured m;
         EN_TRY(eni_check_measure(context, p, algorithms[a], "auto", context->config->net, probe, &m));
-        eni_table_put(table, "%.2f", m.sent / (double)v);
-        eni_table_put(table, "%.1f", eni_cost_at(&m.allreduce, (double)v) * 1e3);
-        eni_table_put(table, "%.1f", model[a] * 1e3);
+        eni_table_put(table, "%.2f|%.1f|%.1f", m.sent / (double)v, eni_cost_at(&m.allreduce, (double)v) * 1e3,
+                      model[a] * 1e3);
     }
     eni_table_put(table, "%.1f", eni_cost_naive(p, (double)v, &cable) * 1e3);
     return EN_OK;
 }
 
 /* beta is bytes a second here, as papers write V/beta. */
-static en_status show_network(const eni_command_context *context, FILE *out)
+static en_status show_network(const eni_command_context *context)
 {
     eni_table table;
     char network[96];
@@ -180,34 +177,21 @@ static en_status show_network(const eni_command_context *context, FILE *out)
     if (rate == 0 && delay == 0) return EN_OK;
     const uint64_t v = size_of((double)rate);
     eni_net_describe(rate, delay, network, sizeof network);
-    fprintf(out,
-            "\nOne all-reduce of V = %.0f KB among p ranks, each with a link of its own: %s.\n"
-            "Milliseconds measured and by the formula, with the rate beta and the delay d; "
-            "bytes sent by a rank as multiples of V\n\n",
-            (double)v / 1024, network);
+    printf("\nOne all-reduce of V = %.0f KB among p ranks, each with a link of its own: %s.\n"
+           "Milliseconds measured and by the formula, with the rate beta and the delay d; "
+           "bytes sent by a rank as multiples of V\n\n",
+           (double)v / 1024, network);
     eni_table_begin(
         &table, ">p|>ring sends|>ms|>2(p-1)(V/(p beta)+d)|>naive sends|>ms|>(p-1)V/beta+d|>p(p-1)V/beta+d");
     for (int p = 2; p <= 8; p *= 2)
         EN_TRY(put_ranks(context, p, rate, delay, v, &table));
-    EN_TRY(eni_table_print(&table, out));
-    fprintf(out,
-            "\nIn a ring each rank sends less than 2V, for any number of ranks; without a delay the formula "
-            "stays below 2V/beta. p(p-1)V/beta+d is naive when all share one link.\n");
+    EN_TRY(eni_table_print(&table, stdout));
+    printf("\nIn a ring each rank sends less than 2V, for any number of ranks; without a delay the formula "
+           "stays below 2V/beta. p(p-1)V/beta+d is naive when all share one link.\n");
     return EN_OK;
 }
 
 /* ---- the command ---- */
-
-/* Vectors of GPUs travel in two ways (docs/gpu.md): staged through the host, as in every strategy with a
- * store, and from GPU to GPU, as in ring. */
-static en_status check_gpus(const eni_command_context *context, const eni_check_job *staged)
-{
-    eni_check_job on_gpu = *staged;
-    on_gpu.strategy = staged->workers == 1 ? "solo" : "ring";
-    on_gpu.backend = context->config->backend;
-    on_gpu.shards = 0;
-    return eni_check_run(context, &on_gpu);
-}
 
 /* The smallest job that uses every part: the workers join psd, sum known numbers by the all-reduce and
  * through the server, and leave. */
@@ -221,7 +205,14 @@ en_status eni_command_check(const eni_command_context *context)
     eni_check_job first = job;
     if (eni_config_is_given(c, "device")) first.device = c->device;
     EN_TRY(eni_check_run(context, &first));
-    if (eni_device_is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
+    if (eni_device_is_gpu(c->device)) {
+        /* Vectors of GPUs travel in two ways (docs/gpu.md): staged through the host, as in every strategy with a
+         * store, and from GPU to GPU, as in ring. */
+        first.strategy = c->workers == 1 ? "solo" : "ring";
+        first.backend = c->backend;
+        first.shards = 0;
+        EN_TRY(eni_check_run(context, &first));
+    }
     printf("check: all ranks%s reached each other (%.2f s)\n",
            eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
@@ -231,6 +222,6 @@ en_status eni_command_check(const eni_command_context *context)
     measured.probe = "call";
     measured.measured = &calls;
     EN_TRY(eni_check_run(context, &measured));
-    EN_TRY(show_table(context, &calls.call, stdout));
-    return c->net != NULL ? show_network(context, stdout) : EN_OK;
+    EN_TRY(show_table(context, &calls.call));
+    return c->net != NULL ? show_network(context) : EN_OK;
 }

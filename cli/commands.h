@@ -7,7 +7,7 @@
  *     trial.h                       one short run and its step time; for advise.c, check_ranks.c and scale.c
  *     eval.c, compute.h,            eval and predict: weights on a test set, in
  *       processes.h                 several forked processes
- *     find_run.h                    finds the run that is meant; for ps_stop.c, join_leave.c and newcomers.h
+ *     find_run.h                    finds the run that is meant; for ps_stop.c, join_leave.c and newcomers.c
  *     gpu_list.h                    gpus
  *     list.c                        strategies, models, data, report
  *     sim_command.c                 sim

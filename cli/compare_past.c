@@ -10,7 +10,6 @@
 
 #include "core/json.h"
 #include "core/log.h"
-#include "core/try.h"
 #include "report/may_differ.h"
 
 /* ---- is it the same study? ----------------------------------------------------------------------------- */

@@ -162,10 +162,9 @@ en_status eni_command_conform(const eni_command_context *context)
         const en_status listed = eni_strategy_list(context->plugin_dir, visit, &s);
         if (s.status == EN_OK) s.status = listed;
     }
-    if (s.all != NULL && s.status == EN_OK) {
-        json_dumpf(s.all, stdout, JSON_INDENT(1));
-        printf("\n");
-    }
-    json_decref(s.all);
+    if (s.all != NULL && s.status == EN_OK)
+        (void)eni_json_print(s.all);
+    else
+        json_decref(s.all);
     return s.status != EN_OK ? s.status : s.agrees ? EN_OK : EN_EBUG; /* exit 1: a bug of the plugin */
 }

@@ -126,11 +126,9 @@ static en_status make_config(const elastic *e, eni_config *config_out)
     if (!e->has_begun) return EN_OK;
     config_out->overwrite = false;
     if (config_out->resume != NULL && eni_out_newest(e->config, newest, sizeof newest) != EN_OK) return EN_OK;
-    eni_free(config_out->resume);
-    config_out->resume = eni_strdup("auto");
-    if (config_out->resume != NULL) return EN_OK;
-    eni_config_fini(config_out);
-    return EN_ENOMEM;
+    const en_status st = eni_config_put(&config_out->resume, "auto");
+    if (st != EN_OK) eni_config_fini(config_out);
+    return st;
 }
 
 static en_status attempt(const elastic *e, eni_launch_outcome *outcome)

@@ -16,4 +16,9 @@ int64_t eni_run_number(const eni_run_status *run);
 typedef en_status (*eni_run_do)(const eni_command_context *context, const eni_run_status *run);
 en_status eni_run_with(const eni_command_context *context, const char *who, eni_run_do act);
 
+/* newcomers.c, for a run whose ranks come and go (--max-workers). Starts n workers like those of the run on this host and waits until all have ended. A signal (readable
+ * signal_fd, which is left so) asks them to leave: EN_EINTR then. EN_EINVAL: one was refused and has logged
+ * why, or no worker of the run is on this host (logged); EN_EPEER: one has failed. */
+en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd);
+
 #endif

@@ -2,13 +2,12 @@
  * (--json), in the format of docs/gpu.md. See gpu_list.h. */
 #include "cli/gpu_list.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "config/env.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -54,23 +53,19 @@ static const char *or_dash(const char *text)
 static en_status show_list(FILE *out, const eni_gpu_machine *m)
 {
     eni_table table;
-    char text[ENI_TABLE_TEXT];
+    char memory[ENI_TABLE_TEXT], left[ENI_TABLE_TEXT], users[ENI_TABLE_TEXT];
     eni_table_begin(&table, ">GPU|NAME|UUID|BUS|>CC|>MEMORY|>FREE|>NUMA|CPUS|USED BY");
     for (int i = 0; i < m->n; i++) {
         const eni_gpu_seen *g = &m->gpu[i];
-        eni_table_put(&table, "%d", i);
-        eni_table_put(&table, "%s", or_dash(g->name));
-        eni_table_put(&table, SHORT_UUID, or_dash(g->uuid));
-        eni_table_put(&table, "%s", or_dash(g->bus));
+        format_bytes(g->memory_bytes, memory);
+        format_bytes(g->free_bytes, left);
+        format_users(g, users);
+        eni_table_put(&table, "%d|%s|" SHORT_UUID "|%s", i, or_dash(g->name), or_dash(g->uuid),
+                      or_dash(g->bus));
         eni_table_put(&table, g->major > 0 ? "%d.%d" : "-", g->major, g->minor);
-        format_bytes(g->memory_bytes, text);
-        eni_table_put(&table, "%s", text);
-        format_bytes(g->free_bytes, text);
-        eni_table_put(&table, "%s", text);
+        eni_table_put(&table, "%s|%s", memory, left);
         eni_table_put(&table, g->numa_node >= 0 ? "%d" : "-", g->numa_node);
-        eni_table_put(&table, "%s", or_dash(g->cpus));
-        format_users(g, text);
-        eni_table_put(&table, "%s", text);
+        eni_table_put(&table, "%s|%s", or_dash(g->cpus), users);
     }
     return eni_table_print(&table, out);
 }
@@ -191,11 +186,8 @@ static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
     for (int r = 0; r < n; r++) {
         const eni_gpu_seen *f = &gpus->machine.gpu[gpu_of(gpus, r)];
         format_slice(gpus, gpu_of(gpus, r), slice);
-        eni_table_put(&table, "%d", r);
-        eni_table_put(&table, "%s", slice);
-        if (has_slices) continue;
-        eni_table_put(&table, "%s", f->name);
-        eni_table_put(&table, SHORT_UUID, f->uuid);
+        eni_table_put(&table, "%d|%s", r, slice);
+        if (!has_slices) eni_table_put(&table, "%s|" SHORT_UUID, f->name, f->uuid);
     }
     fprintf(out, "\n%d rank%s on this host with --device=cuda", gpus->nranks, gpus->nranks > 1 ? "s" : "");
     if (has_slices) fprintf(out, " --stages=%d", width(gpus));
@@ -305,16 +297,6 @@ json_t *eni_gpus_json(const eni_gpu_list *gpus)
     return all;
 }
 
-static en_status print_json(const eni_gpu_list *gpus)
-{
-    json_t *all = eni_gpus_json(gpus);
-    if (all == NULL) return EN_ENOMEM;
-    const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
-    json_decref(all);
-    if (is_written && fflush(stdout) == 0) return EN_OK;
-    return eni_fail(EN_EIO, "gpus", "--json: cannot write to standard output: %s", strerror(errno));
-}
-
 /* ---- the command ---- */
 
 /* Does every rank that was asked for have a slice? */
@@ -352,7 +334,7 @@ en_status eni_command_gpus(const eni_command_context *context)
     if (st == EN_OK) st = check_slices(gpus);
     if (st == EN_OK) ask_device(context->plugin_dir, gpus);
     if (st == EN_OK && c->json)
-        st = print_json(gpus);
+        st = eni_json_print(eni_gpus_json(gpus));
     else if (st == EN_OK)
         st = eni_gpus_show(stdout, gpus);
     eni_free(gpus);

@@ -7,7 +7,6 @@
 
 #include "cli/commands.h"
 #include "cli/find_run.h"
-#include "cli/newcomers.h"
 #include "config/env.h"
 #include "core/clock.h"
 #include "core/log.h"

@@ -1,8 +1,6 @@
 /* newcomers.c - `entrain join` for a run whose ranks come and go: starts workers like those of the run on
  * this host, and waits until they have ended. A worker's settings are its command line; a newcomer gets all
  * of it except the flags that the launcher gave to that worker alone. */
-#include "cli/newcomers.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

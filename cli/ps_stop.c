@@ -1,5 +1,4 @@
 /* ps_stop.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <poll.h>
@@ -12,6 +11,7 @@
 #include "cli/find_run.h"
 #include "config/env.h"
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -92,19 +92,13 @@ static void format_step(const eni_run_status *run, char *text, size_t bytes)
 
 static void put_row(const eni_run_status *run, eni_table *table)
 {
-    char text[ENI_TABLE_TEXT];
-    eni_table_put(table, "%" PRId64, eni_run_number(run));
-    eni_table_put(table, "%s", fact(run, "strategy"));
-    eni_table_put(table, "%s", fact(run, "model"));
-    eni_table_put(table, "%d", (int)run->nranks);
-    format_step(run, text, sizeof text);
-    eni_table_put(table, "%s", text);
-    eni_text_grouped((double)run->samples, ",", text, sizeof text);
-    eni_table_put(table, "%s", text);
-    eni_table_put(table, "%.0f %%", share_done(run));
-    format_time(eni_now_ns() - run->started_ns, text, sizeof text);
-    eni_table_put(table, "%s", text);
-    eni_table_put(table, "%s", fact(run, "out"));
+    char step[32], samples[32], time[32];
+    format_step(run, step, sizeof step);
+    eni_text_grouped((double)run->samples, ",", samples, sizeof samples);
+    format_time(eni_now_ns() - run->started_ns, time, sizeof time);
+    eni_table_put(table, "%" PRId64 "|%s|%s|%d|%s|%s|%.0f %%|%s|%s", eni_run_number(run),
+                  fact(run, "strategy"), fact(run, "model"), (int)run->nranks, step, samples, share_done(run),
+                  time, fact(run, "out"));
 }
 
 /* The same for programs: plain numbers; step is null before the first. */
@@ -125,11 +119,7 @@ static en_status print_json(const eni_run_status *runs, size_t n)
     json_t *all = json_pack("{s:i, s:[]}", "schema", 1, "runs"), *list = json_object_get(all, "runs");
     for (size_t i = 0; i < n; i++)
         json_array_append_new(list, json_of_run(&runs[i]));
-    const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
-    json_decref(all);
-    return is_written
-               ? EN_OK
-               : eni_fail(EN_EIO, "ps", "--json: cannot write to standard output: %s", strerror(errno));
+    return eni_json_print(all);
 }
 
 static en_status list(eni_run_status **runs_out, size_t *n_out)

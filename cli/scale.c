@@ -157,19 +157,15 @@ static void put_row(const row *r, eni_table *table)
 {
     char text[ENI_TABLE_TEXT];
     eni_text_grouped(eni_table_significant(r->rate.median, 4), ",", text, sizeof text);
-    eni_table_put(table, "%s", r->strategy);
-    eni_table_put(table, "%lld%s", (long long)r->workers, r->is_crowded ? " *" : "  ");
-    eni_table_put(table, "%lld", (long long)r->batch);
-    eni_table_put(table, "%lld", (long long)(r->batch * r->workers));
-    eni_table_put(table, "%.2f", r->step_ms);
-    eni_table_put(table, "%s", text);
+    eni_table_put(table, "%s|%lld%s|%lld|%lld|%.2f|%s", r->strategy, (long long)r->workers,
+                  r->is_crowded ? " *" : "  ", (long long)r->batch, (long long)(r->batch * r->workers),
+                  r->step_ms, text);
     if (r->n < 2)
         eni_table_put(table, "-");
     else
         eni_table_put(table, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
                       100 * (r->rate.max / r->rate.median - 1));
-    eni_table_put(table, "%.2f", r->speedup);
-    eni_table_put(table, "%.0f %%", 100 * r->efficiency);
+    eni_table_put(table, "%.2f|%.0f %%", r->speedup, 100 * r->efficiency);
 }
 
 static en_status show(const scaling *s, bool is_strong)

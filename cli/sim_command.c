@@ -15,7 +15,6 @@
 #include "core/try.h"
 #include "models/evaluation.h"
 #include "models/formats/weights.h"
-#include "run/units.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/skewed.h"
 #include "virtual/experiment.h"
@@ -155,9 +154,7 @@ static void report_json(const sim_trial *t, const eni_sim_result *r)
     }
     eni_json_set_text(all, "weights_sha256", r->weights_sha256);
     eni_json_set_text(all, "log_sha256", r->log_sha256);
-    json_dumpf(all, stdout, JSON_INDENT(1));
-    printf("\n");
-    json_decref(all);
+    (void)eni_json_print(all);
 }
 
 /* Loss over time, where it was asked for more than at the ends. */

@@ -1,12 +1,10 @@
 /* config.c - the lifetime of a configuration: defaults, copies, and checks and defaults across keys. */
 #include "config/config.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "config/env.h"
 #include "config/keys.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
@@ -135,16 +133,10 @@ int32_t eni_config_ranks(const eni_config *config)
     return (int32_t)(config->max_workers > 0 ? config->max_workers * ENI_RANKS_PER_PLACE : world_of(config));
 }
 
-/* Micro-batches per step, which share a global batch. */
-static int64_t parts(const eni_config *config)
-{
-    int64_t world = world_of(config);
-    return (world > 0 ? world : 1) * config->accumulate;
-}
-
 static en_status resolve_batch(eni_config *config)
 {
-    int64_t global = config->global_batch_size, n = parts(config);
+    const int64_t global = config->global_batch_size, world = world_of(config);
+    const int64_t n = (world > 0 ? world : 1) * config->accumulate; /* micro-batches, which share it */
     if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it separately */
         !eni_config_takes(config, "batch-size"))
         return EN_OK;
@@ -170,17 +162,13 @@ static en_status set_rate(eni_config *config, const char *key, const char *value
     return eni_key_set(config, k, value, key, ENI_FROM_DEFAULT);
 }
 
-static bool has_adam(const eni_config *config)
-{
-    return strcmp(config->optimizer, "adam") == 0 || strcmp(config->optimizer, "adamw") == 0;
-}
-
 /* Refuses options that the optimizer lacks, except in a config file of an earlier run, which has all keys. */
 static en_status resolve_optimizer(eni_config *config)
 {
     static const char *const of_sgd[] = {"momentum", "nesterov"}, *const of_adam[] = {"beta1", "beta2",
                                                                                       "eps"};
-    const bool is_adam = has_adam(config);
+    const bool is_adamw = strcmp(config->optimizer, "adamw") == 0;
+    const bool is_adam = is_adamw || strcmp(config->optimizer, "adam") == 0;
     const char *const *others = is_adam ? of_sgd : of_adam;
     char room[64], word[64];
     for (int i = 0; i < (is_adam ? 2 : 3); i++) {
@@ -195,7 +183,7 @@ static en_status resolve_optimizer(eni_config *config)
     }
     if (!eni_config_takes(config, "optimizer")) return EN_OK;
     EN_TRY(set_rate(config, "lr", is_adam ? "0.001" : "0.01"));
-    return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
+    return set_rate(config, "weight-decay", is_adamw ? "0.01" : "0");
 }
 
 /* A network in virtual time has the defaults of `entrain run`. */
@@ -399,14 +387,6 @@ en_status eni_config_resolve(eni_config *config)
 
 /* ---- an arm of a comparison: a strategy, its options, and keys of the run in one text ------------------ */
 
-/* Keys that an arm may set: those of `entrain run`, except those that the comparison itself sets. */
-static int find_arm_key(eni_program program, const char *name, size_t length)
-{
-    const int k = eni_key_find_for(program, name, length);
-    return k >= 0 && eni_key_applies(&eni_keys[k], program) && (eni_keys[k].flags & ENI_KEY_STUDY) == 0 ? k
-                                                                                                        : -1;
-}
-
 en_status eni_config_become(eni_config *config, eni_program program)
 {
     char word[64];
@@ -431,7 +411,8 @@ en_status eni_config_become(eni_config *config, eni_program program)
     return EN_OK;
 }
 
-/* Sets the run's keys in "a=1,b=2" and appends all other parts to `spec`, which is large enough. */
+/* Sets the run's keys in "a=1,b=2", except those that the comparison itself sets, and appends all other parts to `spec`, which
+ * is large enough. */
 static en_status split_options(eni_config *run, char *options, const char *place, char *spec)
 {
     char mark = ':';
@@ -439,8 +420,9 @@ static en_status split_options(eni_config *run, char *options, const char *place
         end = part + strcspn(part, ",");
         if (*end != '\0') *end++ = '\0';
         char *equals = strchr(part, '=');
-        int k = equals == NULL ? -1 : find_arm_key(run->program, part, (size_t)(equals - part));
-        if (k < 0) {
+        const int k = equals == NULL ? -1 : eni_key_find_for(run->program, part, (size_t)(equals - part));
+        if (k < 0 || !eni_key_applies(&eni_keys[k], run->program) ||
+            (eni_keys[k].flags & ENI_KEY_STUDY) != 0) {
             size_t length = strlen(spec);
             spec[length] = mark;
             strcpy(spec + length + 1, part);

@@ -243,6 +243,8 @@ typedef struct eni_config {
 en_status eni_config_init(eni_program program, eni_config *config_out);
 void eni_config_fini(eni_config *config); /* safe on zeroed memory and when called twice */
 en_status eni_config_copy(const eni_config *from, eni_config *config_out);
+/* Replaces a text of a config by a copy of this one. EN_ENOMEM: it stays. */
+en_status eni_config_put(char **field, const char *text);
 
 /* Reads everything: defaults, environment, --config file, flags, then eni_config_resolve. argv[0] is skipped and never shown.
  * With --help or --version the rest of the line may be incomplete: sets help, version and whatever was readable. On failure

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "core/log.h"
 #include "core/try.h"
 #include "entrain/device.h"
 #include "run/device_list.h"

@@ -10,7 +10,6 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,6 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/options.h"
 #include "core/try.h"
 #include "run/units.h"
 

@@ -8,7 +8,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/nvml.h"
-#include "core/options.h"
 #include "core/try.h"
 #include "run/device_list.h"
 

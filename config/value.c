@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
@@ -119,15 +118,19 @@ static en_status set_choice(const eni_key *key, const char *value, const char *p
     return refuse(place, value, problem, key->words);
 }
 
+en_status eni_config_put(char **field, const char *text)
+{
+    char *copy = eni_strdup(text);
+    if (copy == NULL) return EN_ENOMEM;
+    eni_free(*field);
+    *field = copy;
+    return EN_OK;
+}
+
 static en_status set_text(const eni_key *key, const char *value, const char *place, char **out)
 {
     const char *expected = key->check != NULL ? key->check(value) : NULL;
-    if (expected != NULL) return refuse(place, value, "is invalid", expected);
-    char *copy = eni_strdup(value);
-    if (copy == NULL) return EN_ENOMEM;
-    eni_free(*out);
-    *out = copy;
-    return EN_OK;
+    return expected != NULL ? refuse(place, value, "is invalid", expected) : eni_config_put(out, value);
 }
 
 en_status eni_list_add(eni_list *list, const char *item)

@@ -86,6 +86,9 @@ struct eni_paper {
     char why[96]; /* the deciding inequality, for people */
 };
 
+/* The options of a reference. */
+#define OPTIONS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 /* All references; ends with an entry without a name. */
 extern const eni_reference eni_paper_servers[], eni_paper_rounds[];
 

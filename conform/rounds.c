@@ -5,8 +5,6 @@
 
 #include "conform/paper.h"
 
-#define OPTIONS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* Worker r steps along the mean gradient of a set. Without samples it stays where it is. */
 static void step_along(eni_paper *p, int r, uint32_t who)
 {
@@ -34,8 +32,10 @@ static uint64_t steps_of(const eni_paper *p)
     return p->worker[0].step + 1;
 }
 
-static bool ends_period(const eni_paper *p, double period)
+/* Whether the option `period`, or else this one, divides the steps taken. */
+static bool ends_period(const eni_paper *p, double otherwise)
 {
+    const double period = eni_paper_num(p, "period", otherwise);
     return period > 0 && fmod((double)steps_of(p), period) == 0;
 }
 
@@ -54,7 +54,7 @@ static void grouped_round(eni_paper *p)
 {
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_group(p, r));
-    if (ends_period(p, eni_paper_num(p, "period", 8))) average(p);
+    if (ends_period(p, 8)) average(p);
 }
 
 /* ---- local-sgd: x_r -= eta g_r; after steps period, 2 period, .. x_r = mean of all x (Stich'19, alg. 1), and after each
@@ -73,10 +73,7 @@ static void local_round(eni_paper *p)
 /* ---- slowmo: tau local steps from x0, then the mean x; u = beta u + (x0 - x) / eta; x0 -= alpha eta u (Wang'20, alg. 1).
  * The workers' own momentum is kept, cleared or averaged (line 2, sec. 2). u: own; x0: before ------------------ */
 
-static double slowmo_period(const eni_paper *p)
-{
-    return eni_paper_num(p, "period", 48);
-}
+enum { SLOWMO_PERIOD = 48 };
 
 static void treat_buffers(eni_paper *p)
 {
@@ -96,7 +93,7 @@ static void slowmo_round(eni_paper *p)
     eni_paper_vec mean;
     for (int r = 0; r < p->nranks; r++)
         step_along(p, r, eni_paper_one(r));
-    if (!ends_period(p, slowmo_period(p))) return;
+    if (!ends_period(p, SLOWMO_PERIOD)) return;
     eni_paper_mean_weights(p, eni_paper_all(p), mean);
     for (uint64_t e = 0; e < p->n; e++) {
         p->own[e] = beta * p->own[e] + (p->before[e] - mean[e]) / eta;
@@ -109,17 +106,14 @@ static void slowmo_round(eni_paper *p)
 /* Between two slow steps the paper has no model. */
 static const double *slowmo_model(eni_paper *p)
 {
-    return ends_period(p, slowmo_period(p)) ? p->before : NULL;
+    return ends_period(p, SLOWMO_PERIOD) ? p->before : NULL;
 }
 
 /* ---- diloco: H inner steps of each island from theta; Delta = theta - mean of the islands' weights; m = momentum m +
  * Delta; theta -= lr (Delta + momentum m, or m without Nesterov) (Douillard'23, alg. 1; the outer optimizer as in PyTorch).
  * An island is a group of ranks that average gradients, or a rank where all are in one group. m: own; theta: before - */
 
-static double diloco_period(const eni_paper *p)
-{
-    return eni_paper_num(p, "period", 100);
-}
+enum { DILOCO_PERIOD = 100 };
 
 static void diloco_round(eni_paper *p)
 {
@@ -132,7 +126,7 @@ static void diloco_round(eni_paper *p)
         step_along(p, r, has_islands ? eni_paper_group(p, r) : eni_paper_one(r));
         if (p->group[r] == r || !has_islands) islands |= eni_paper_one(r);
     }
-    if (!ends_period(p, diloco_period(p))) return;
+    if (!ends_period(p, DILOCO_PERIOD)) return;
     eni_paper_mean_weights(p, islands, mean);
     for (uint64_t e = 0; e < p->n; e++) {
         const double delta = p->before[e] - mean[e];
@@ -144,7 +138,7 @@ static void diloco_round(eni_paper *p)
 
 static const double *diloco_model(eni_paper *p)
 {
-    return ends_period(p, diloco_period(p)) ? p->before : NULL;
+    return ends_period(p, DILOCO_PERIOD) ? p->before : NULL;
 }
 
 /* ---- d-psgd: x_r = sum over j of W_rj x_j - eta g_r(x_r) (Lian'17, alg. 1). ring: 1/3 each for itself and both

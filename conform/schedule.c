@@ -2,7 +2,6 @@
  * virtual host, and records what happened. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "conform/conform.h"
@@ -37,7 +36,7 @@ typedef struct trial {
     eni_recording recording;
     eni_sim_event *event;
     float **seen;
-    uint64_t room;
+    uint32_t event_room, seen_room;
     uint64_t begun[ENI_PAPER_RANKS]; /* 1 + the event of its last STEP */
     en_status status;
 } trial;
@@ -198,18 +197,10 @@ static void record(void *user, const eni_sim_event *event)
 {
     trial *t = user;
     eni_recording *r = &t->recording;
-    if (r->nevents == t->room) {
-        const uint64_t room = t->room > 0 ? 2 * t->room : 1024;
-        eni_sim_event *events = realloc(t->event, room * sizeof *events);
-        float **seen = realloc(t->seen, room * sizeof(float *));
-        if (events != NULL) t->event = events;
-        if (seen != NULL) t->seen = seen;
-        if (events == NULL || seen == NULL) {
-            t->status = EN_ENOMEM;
-            return;
-        }
-        t->room = room;
-    }
+    const uint32_t n = (uint32_t)r->nevents + 1;
+    if (t->status == EN_OK) t->status = eni_grow((void **)&t->event, &t->event_room, n, sizeof *t->event);
+    if (t->status == EN_OK) t->status = eni_grow((void **)&t->seen, &t->seen_room, n, sizeof(float *));
+    if (t->status != EN_OK) return;
     t->event[r->nevents] = *event;
     t->seen[r->nevents++] = NULL;
     if (event->type == ENI_SIM_STEP) t->begun[event->rank] = r->nevents;
@@ -327,8 +318,8 @@ en_status eni_conform_run(const eni_conform_config *config, uint64_t seed,
     const en_status st = run(t, config, seed, schedule_out, judgement);
     for (uint64_t i = 0; i < t->recording.nevents; i++)
         eni_free(t->seen[i]);
-    free(t->seen);
-    free(t->event);
+    eni_free(t->seen);
+    eni_free(t->event);
     eni_buckets_free(t->buckets);
     eni_free(t);
     return st;

@@ -6,8 +6,6 @@
 
 #include "conform/paper.h"
 
-#define OPTIONS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static uint64_t delay_of(const eni_paper *p, int r)
 {
     return p->version - p->worker[r].base;

@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>

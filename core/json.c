@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -243,4 +242,12 @@ char *eni_json_dump(const json_t *value, size_t flags)
     }
     if (text != NULL) *to = '\0';
     return text;
+}
+
+en_status eni_json_print(json_t *value)
+{
+    if (value == NULL) return EN_ENOMEM;
+    if (json_dumpf(value, stdout, JSON_INDENT(1)) == 0) putchar('\n');
+    json_decref(value);
+    return EN_OK;
 }

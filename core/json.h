@@ -79,6 +79,9 @@ static inline bool eni_json_says(const json_t *object, const char *key, const ch
  * 0.69999999999999996. The caller frees it (free). NULL: no memory, or not JSON. */
 char *eni_json_dump(const json_t *value, size_t flags);
 
+/* Prints it on stdout, whose errors main shows, and drops it. EN_ENOMEM: it is NULL. */
+en_status eni_json_print(json_t *value);
+
 /* ---- reading: the file may come from another version, or have been edited by hand ----
  *
  * A reader remembers the first error and logs it once, in one sentence (file, place, what was expected); further reads

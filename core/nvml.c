@@ -46,63 +46,47 @@ typedef struct nvml_pci {
     char text[32];
 } nvml_pci;
 
+/* clang-format off */
+/* Each function of the library: its result, our name, its own, its arguments. The first NEEDED ones are required; one that an old
+ * driver lacks is NULL, and its answer is unknown. */
+enum { NEEDED = 6 };
+#define NVML_FUNCTIONS(F) \
+    F(int, init, nvmlInit_v2, (void)) \
+    F(int, shutdown, nvmlShutdown, (void)) \
+    F(int, count, nvmlDeviceGetCount_v2, (unsigned int *n)) \
+    F(int, by_index, nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvml_device *)) \
+    F(int, name, nvmlDeviceGetName, (nvml_device, char *name, unsigned int bytes)) \
+    F(int, uuid, nvmlDeviceGetUUID, (nvml_device, char *uuid, unsigned int bytes)) \
+    F(const char *, error, nvmlErrorString, (int code)) \
+    F(int, driver, nvmlSystemGetDriverVersion, (char *version, unsigned int bytes)) \
+    F(int, by_uuid, nvmlDeviceGetHandleByUUID, (const char *uuid, nvml_device *)) \
+    F(int, pci, nvmlDeviceGetPciInfo_v3, (nvml_device, nvml_pci *)) \
+    F(int, memory, nvmlDeviceGetMemoryInfo, (nvml_device, nvml_memory *)) \
+    F(int, capability, nvmlDeviceGetCudaComputeCapability, (nvml_device, int *major, int *minor)) \
+    F(int, cpus, nvmlDeviceGetCpuAffinity, (nvml_device, unsigned int nwords, unsigned long *words)) \
+    F(int, nodes, nvmlDeviceGetMemoryAffinity, (nvml_device, unsigned int nwords, unsigned long *words, int scope)) \
+    F(int, processes, nvmlDeviceGetComputeRunningProcesses_v3, (nvml_device, unsigned int *count_inout, nvml_process *)) \
+    F(int, ancestor, nvmlDeviceGetTopologyCommonAncestor, (nvml_device, nvml_device, int *level)) \
+    F(int, p2p, nvmlDeviceGetP2PStatus, (nvml_device, nvml_device, int what, int *status)) \
+    F(int, link_state, nvmlDeviceGetNvLinkState, (nvml_device, unsigned int link, int *is_active)) \
+    F(int, link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (nvml_device, unsigned int link, int *type)) \
+    F(int, link_pci, nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvml_device, unsigned int link, nvml_pci *)) \
+    F(int, mig_mode, nvmlDeviceGetMigMode, (nvml_device, unsigned int *current, unsigned int *pending)) \
+    F(int, mig_max, nvmlDeviceGetMaxMigDeviceCount, (nvml_device, unsigned int *n)) \
+    F(int, mig_by_index, nvmlDeviceGetMigDeviceHandleByIndex, (nvml_device, unsigned int index, nvml_device *))
+#define MEMBER(result, name, symbol, arguments) result (*name) arguments;
+#define ROW(result, name, symbol, arguments) {#symbol, offsetof(nvml_library, name)},
+/* clang-format on */
+
 typedef struct nvml_library {
     void *library;
-    int (*init)(void);
-    int (*shutdown)(void);
-    const char *(*error)(int code);
-    int (*driver)(char *version, unsigned int bytes);
-    int (*count)(unsigned int *n);
-    int (*by_index)(unsigned int index, nvml_device *);
-    int (*by_uuid)(const char *uuid, nvml_device *);
-    int (*name)(nvml_device, char *name, unsigned int bytes);
-    int (*uuid)(nvml_device, char *uuid, unsigned int bytes);
-    int (*pci)(nvml_device, nvml_pci *);
-    int (*memory)(nvml_device, nvml_memory *);
-    int (*capability)(nvml_device, int *major, int *minor);
-    int (*cpus)(nvml_device, unsigned int nwords, unsigned long *words);
-    int (*nodes)(nvml_device, unsigned int nwords, unsigned long *words, int scope);
-    int (*processes)(nvml_device, unsigned int *count_inout, nvml_process *);
-    int (*ancestor)(nvml_device, nvml_device, int *level);
-    int (*p2p)(nvml_device, nvml_device, int what, int *status);
-    int (*link_state)(nvml_device, unsigned int link, int *is_active);
-    int (*link_type)(nvml_device, unsigned int link, int *type);
-    int (*link_pci)(nvml_device, unsigned int link, nvml_pci *);
-    int (*mig_mode)(nvml_device, unsigned int *current, unsigned int *pending);
-    int (*mig_max)(nvml_device, unsigned int *n);
-    int (*mig_by_index)(nvml_device, unsigned int index, nvml_device *);
+    NVML_FUNCTIONS(MEMBER)
 } nvml_library;
 
-/* The first NEEDED functions are required; a function that an old driver lacks is NULL, and its answer is unknown. */
-enum { NEEDED = 6 };
 static const struct {
     const char *name;
     size_t offset;
-} functions[] = {
-    {"nvmlInit_v2", offsetof(nvml_library, init)},
-    {"nvmlShutdown", offsetof(nvml_library, shutdown)},
-    {"nvmlDeviceGetCount_v2", offsetof(nvml_library, count)},
-    {"nvmlDeviceGetHandleByIndex_v2", offsetof(nvml_library, by_index)},
-    {"nvmlDeviceGetName", offsetof(nvml_library, name)},
-    {"nvmlDeviceGetUUID", offsetof(nvml_library, uuid)},
-    {"nvmlErrorString", offsetof(nvml_library, error)},
-    {"nvmlSystemGetDriverVersion", offsetof(nvml_library, driver)},
-    {"nvmlDeviceGetHandleByUUID", offsetof(nvml_library, by_uuid)},
-    {"nvmlDeviceGetPciInfo_v3", offsetof(nvml_library, pci)},
-    {"nvmlDeviceGetMemoryInfo", offsetof(nvml_library, memory)},
-    {"nvmlDeviceGetCudaComputeCapability", offsetof(nvml_library, capability)},
-    {"nvmlDeviceGetCpuAffinity", offsetof(nvml_library, cpus)},
-    {"nvmlDeviceGetMemoryAffinity", offsetof(nvml_library, nodes)},
-    {"nvmlDeviceGetComputeRunningProcesses_v3", offsetof(nvml_library, processes)},
-    {"nvmlDeviceGetTopologyCommonAncestor", offsetof(nvml_library, ancestor)},
-    {"nvmlDeviceGetP2PStatus", offsetof(nvml_library, p2p)},
-    {"nvmlDeviceGetNvLinkState", offsetof(nvml_library, link_state)},
-    {"nvmlDeviceGetNvLinkRemoteDeviceType", offsetof(nvml_library, link_type)},
-    {"nvmlDeviceGetNvLinkRemotePciInfo_v2", offsetof(nvml_library, link_pci)},
-    {"nvmlDeviceGetMigMode", offsetof(nvml_library, mig_mode)},
-    {"nvmlDeviceGetMaxMigDeviceCount", offsetof(nvml_library, mig_max)},
-    {"nvmlDeviceGetMigDeviceHandleByIndex", offsetof(nvml_library, mig_by_index)},
-};
+} functions[] = {NVML_FUNCTIONS(ROW)};
 
 /* True if the library has `function` and it returned OK. */
 #define ASK(function, ...) (nvml->function != NULL && nvml->function(__VA_ARGS__) == NVML_OK)
@@ -273,14 +257,6 @@ static int write_set(const unsigned long *words, int nwords, char *text, size_t 
     return first;
 }
 
-/* The process's name from /proc. */
-static void name_program(eni_gpu_user *user)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", user->pid);
-    if (!eni_file_line(path, user->program, sizeof user->program)) user->program[0] = 0;
-}
-
 static int find_users(const nvml_library *nvml, nvml_device device, eni_gpu_user *users_out, int max)
 {
     enum { ROOM = 256 };
@@ -288,9 +264,11 @@ static int find_users(const nvml_library *nvml, nvml_device device, eni_gpu_user
     unsigned int n = ROOM;
     if (!ASK(processes, device, &n, process)) return -1;
     for (int i = 0; i < (int)n && i < max; i++) {
-        users_out[i] =
-            (eni_gpu_user){process[i].pid, process[i].bytes == NVML_UNKNOWN ? 0 : process[i].bytes, ""};
-        name_program(&users_out[i]);
+        char path[64];
+        eni_gpu_user *user = &users_out[i];
+        *user = (eni_gpu_user){process[i].pid, process[i].bytes == NVML_UNKNOWN ? 0 : process[i].bytes, ""};
+        snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", user->pid);
+        if (!eni_file_line(path, user->program, sizeof user->program)) user->program[0] = 0;
     }
     return (int)n;
 }

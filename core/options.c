@@ -32,12 +32,6 @@ struct eni_options {
 
 enum { WORD_MAX = 63 };
 
-static int min3(int a, int b, int c)
-{
-    int m = a < b ? a : b;
-    return m < c ? m : c;
-}
-
 /* Three rows of the usual matrix. */
 int eni_edit_distance(const char *a, const char *b)
 {
@@ -49,7 +43,9 @@ int eni_edit_distance(const char *a, const char *b)
     for (int i = 1; i <= na; i++) {
         row[0] = i;
         for (int j = 1; j <= nb; j++) {
-            row[j] = min3(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            row[j] = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < row[j]) row[j] = last[j] + 1;
+            if (row[j - 1] + 1 < row[j]) row[j] = row[j - 1] + 1;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < row[j])
                 row[j] = before[j - 2] + 1;
         }

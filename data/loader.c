@@ -16,7 +16,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "data/plan.h"
 
 enum { DEPTH = 2, DEPTH_MAX = ENI_LOADER_THREADS, HOLD_MAX = 8 };
 

@@ -27,6 +27,7 @@
 #include "core/try.h"
 #include "core/version.h"
 #include "job/job.h"
+#include "models/formats/rows.h"
 #include "models/formats/weights.h"
 #include "ops/mean.h"
 #include "rank/run.h"
@@ -54,7 +55,7 @@ struct en_rank {
     pid_t pid;           /* not a child's */
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
-    atomic_bool is_in_call;
+    atomic_bool is_in_call, is_signalled;
 
     eni_micro ahead[EN_RANK_AHEAD]; /* ring of batches handed out and not begun */
     uint64_t nhanded, nbegun;
@@ -102,8 +103,7 @@ static en_status fail(en_rank *self, en_status st)
 /* EN_OK if the rank takes calls; then numbers are printed with a point until `left`. */
 static en_status entered(en_rank *self)
 {
-    if (self == NULL)
-        return eni_fail(EN_EINVAL, "rank", "the rank is NULL: en_rank_open has failed, or was not called");
+    if (self == NULL) return eni_fail(EN_EINVAL, "rank", "the rank is NULL: it is closed, or was not opened");
     if (getpid() != self->pid)
         return eni_fail(EN_EBUG, "rank", "rank %d belongs to process %d: a child made by fork cannot use it",
                         self->facts.rank, (int)self->pid);
@@ -234,6 +234,8 @@ static en_status step_bucket(void *user, uint32_t bucket)
 static const size_t FIRST_OPTIONS = offsetof(en_rank_options, user) + sizeof(void *);
 static const size_t FIRST_TENSOR = offsetof(en_rank_tensor, initial) + sizeof(float *);
 static const size_t FIRST_MEMORY = offsetof(en_rank_memory, data) + sizeof(void *);
+static const size_t WITH_TENSOR_ORDER = offsetof(en_rank_tensor, order) + EN_RANK_DIMS;
+static const size_t WITH_MEMORY_ORDER = offsetof(en_rank_memory, order) + EN_RANK_DIMS;
 static const size_t FIRST_SCORE = offsetof(en_rank_score, accuracy) + sizeof(double);
 
 static en_status check_options(const en_rank_options *o)
@@ -257,9 +259,14 @@ static en_status take_text(const char *what, const char *given, const char *inst
                            size_t bytes)
 {
     const char *text = given != NULL ? given : instead;
-    if (eni_is_text(text) && snprintf(text_out, bytes, "%s", text) < (int)bytes) return EN_OK;
-    return eni_fail(EN_EINVAL, "rank", "options.%s is not UTF-8, or longer than %zu bytes: \"%.80s\"", what,
-                    bytes - 1, text);
+    if (!eni_is_text(text))
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "options.%s has a line break or another control character, or is not UTF-8: give a plain name",
+            what);
+    if (snprintf(text_out, bytes, "%s", text) < (int)bytes) return EN_OK;
+    return eni_fail(EN_EINVAL, "rank", "options.%s is longer than %zu bytes: \"%.80s\"", what, bytes - 1,
+                    text);
 }
 
 static en_status take_options(en_rank *self, const en_rank_options *o)
@@ -340,13 +347,15 @@ static en_status read_settings(en_rank *self, const char *const *settings, size_
 /* ---- what is trained ---- */
 
 /* A tensor or a memory, which lies behind the `*end` elements of its flat vector. */
-static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t dtype, uint64_t *end,
-                             en_model_tensor *to)
+static en_status take_tensor(const char *name, const uint64_t *shape, const uint8_t *order, uint32_t dtype,
+                             uint64_t *end, en_model_tensor *to)
 {
     uint64_t count = 1;
     if (name == NULL || name[0] == 0 || !eni_is_text(name) || strlen(name) > EN_RANK_NAME)
-        return eni_fail(EN_EINVAL, "rank", "\"%.80s\": a tensor needs a name of 1 to %d bytes",
-                        name != NULL ? name : "", EN_RANK_NAME);
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "\"%.80s\": a tensor needs a name of 1 to %d bytes of UTF-8, without control characters",
+            name != NULL && eni_is_text(name) ? name : "", EN_RANK_NAME);
     const bool is_slot = strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0;
     if ((strchr(name, '/') != NULL && is_slot) || strcmp(name, "__metadata__") == 0)
         return eni_fail(EN_EINVAL, "rank",
@@ -360,6 +369,11 @@ static en_status take_tensor(const char *name, const uint64_t *shape, uint32_t d
         count *= shape[d];
         to->shape[to->ndim++] = (int64_t)shape[d];
     }
+    if (order != NULL && !eni_rows_set_order(to, order))
+        return eni_fail(EN_EINVAL, "rank",
+                        "the order of tensor %s lacks one of its %u dimensions: give each once, from the "
+                        "outermost to the innermost, or only zeros",
+                        name, to->ndim);
     to->count = count;
     to->dtype = dtype;
     to->offset = *end;
@@ -407,7 +421,8 @@ static en_status take_memories(en_rank *self)
         en_model_tensor *b = &s->buffers[s->nbuffers];
         const en_rank_memory *m =
             (const en_rank_memory *)((const char *)first + (size_t)s->nbuffers * first->size);
-        EN_TRY(take_tensor(m->name, m->shape, m->dtype, &s->nstate, b));
+        EN_TRY(take_tensor(m->name, m->shape, first->size >= WITH_MEMORY_ORDER ? m->order : NULL, m->dtype,
+                           &s->nstate, b));
         if (m->data == NULL || en_dtype_bytes(m->dtype) == 0)
             return eni_fail(EN_EINVAL, "rank", "memory %s needs data and a type of entrain/tensor.h, not %u",
                             b->name, m->dtype);
@@ -431,7 +446,8 @@ static en_status take_schema(en_rank *self, const en_rank_options *o)
     if (s->spec == NULL || s->tensors == NULL) return EN_ENOMEM;
     for (; s->ntensors < o->ntensors; s->ntensors++) {
         const en_rank_tensor *t = tensor_at(o, s->ntensors);
-        EN_TRY(take_tensor(t->name, t->shape, EN_F32, &s->count, &s->tensors[s->ntensors]));
+        EN_TRY(take_tensor(t->name, t->shape, o->tensors[0].size >= WITH_TENSOR_ORDER ? t->order : NULL,
+                           EN_F32, &s->count, &s->tensors[s->ntensors]));
         s->nweights += s->tensors[s->ntensors].count;
     }
     EN_TRY(take_memories(self));
@@ -497,6 +513,11 @@ static en_status check_steps(const en_rank *self)
     const en_strategy *strategy = self->rank.job.strategy;
     const uint32_t flags = self->given.flags & (EN_RANK_STEPS_ITSELF | EN_RANK_READS_WEIGHTS);
     const bool has_mean = leaves_mean(self);
+    if (self->config.clip_norm > 0 && self->config.clip_norm < 1e-30)
+        return eni_fail(
+            EN_EINVAL, "rank",
+            "clip-norm=%g makes zeros of all gradients: give at least 1e-30, or 0 to clip nothing",
+            self->config.clip_norm);
     if (self->config.clip_norm > 0 && !has_mean)
         return eni_fail(
             EN_EINVAL, "rank",
@@ -949,13 +970,15 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd, EN_OK);
+    eni_end_write((int)rank->config.result_fd, atomic_load(&rank->is_signalled) ? EN_EINTR : EN_OK);
     return left(rank, EN_OK);
 }
 
 void en_rank_stop(en_rank *rank, const char *why)
 {
-    if (getpid() == rank->pid) eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
+    if (rank == NULL || getpid() != rank->pid) return;
+    if (why != NULL && strncmp(why, "SIG", 3) == 0) atomic_store(&rank->is_signalled, true);
+    eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
 }
 
 void en_rank_abort(en_rank *rank, const char *why)

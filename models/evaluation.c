@@ -199,16 +199,13 @@ static en_status collect(eni_evaluation *e, eni_set_score *sum)
     return EN_OK;
 }
 
-static uint64_t first_of_next(const eni_set *set, uint64_t *at)
-{
-    return (set->next != NULL ? set->next(set->user) : (*at)++) * set->batch;
-}
-
 static en_status evaluate_all(eni_evaluation *e, const float *param, const float *state, eni_set_score *sum)
 {
     const eni_set *set = &e->set;
     int turn = 0;
-    for (uint64_t at = 0, first; (first = first_of_next(set, &at)) < set->count;) {
+    for (uint64_t at = 0, first;; at++) {
+        first = (set->next != NULL ? set->next(set->user) : at) * set->batch;
+        if (first >= set->count) return collect(e, sum);
         const uint64_t n = set->count - first < set->batch ? set->count - first : set->batch;
         unsigned char *slot = e->host + (uint64_t)turn * e->slot_bytes;
         EN_TRY(ask_alive(set));
@@ -217,7 +214,6 @@ static en_status evaluate_all(eni_evaluation *e, const float *param, const float
         EN_TRY(enqueue(e, param, state, slot, first, n));
         turn = (turn + 1) % e->nslots;
     }
-    return collect(e, sum);
 }
 
 en_status eni_evaluation_run(eni_evaluation *e, const float *param, const float *state,

@@ -1,14 +1,11 @@
 /* graph.c - turns the calls of a builder, or a list of layers, into the nodes and tensors of a schema, checking each as it
  * comes. */
-#include "models/graph.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 #include "models/node.h"
 #include "plugin/hook.h"
 
@@ -19,7 +16,7 @@ enum {
     MAX_SIDE = 1 << 20,
     UNKNOWN_SIDE = 32
 };
-enum { FIRST_NODES = 16, WEIGHTS = 2, BUFFERS = 3 }; /* initial capacity; most tensors of a node */
+enum { WEIGHTS = 2, BUFFERS = 3 }; /* most tensors of a node */
 
 /* Texts made by a builder, chained to be freed with the graph. */
 typedef struct text {
@@ -31,6 +28,7 @@ typedef struct graph {
     en_graph calls; /* the builder's view; first, so that it points to the graph */
     const en_network *network;
     en_schema *schema;
+    uint32_t node_room, tensor_room, buffer_room; /* of its arrays */
     const eni_options *options;
     text *texts;
     uint32_t *readers; /* (MAX_NODES) readers of each node's output */
@@ -70,13 +68,13 @@ static void no_memory(graph *g)
 static en_model_tensor *tensor_add(en_schema *schema, const char *node, const char *suffix, uint64_t count)
 {
     en_model_tensor *tensor = &schema->tensors[schema->ntensors++];
+    *tensor = (en_model_tensor){.kind = EN_TENSOR_WEIGHT,
+                                .dtype = EN_F32,
+                                .ndim = 1,
+                                .shape = {(int64_t)count},
+                                .offset = schema->count,
+                                .count = count};
     eni_text_add(tensor->name, sizeof tensor->name, "%s%s", node, suffix);
-    tensor->kind = EN_TENSOR_WEIGHT;
-    tensor->dtype = EN_F32;
-    tensor->ndim = 1;
-    tensor->shape[0] = (int64_t)count;
-    tensor->offset = schema->count;
-    tensor->count = count;
     schema->count += eni_round_up(count, ENI_LINE_FLOATS);
     schema->nweights += count;
     return tensor;
@@ -86,14 +84,14 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
                        uint32_t dtype, uint32_t init)
 {
     en_model_tensor *buffer = &schema->buffers[schema->nbuffers++];
+    *buffer = (en_model_tensor){.kind = EN_TENSOR_BUFFER,
+                                .ndim = dtype == EN_I64 ? 0 : 1,
+                                .shape = {dtype == EN_I64 ? 0 : (int64_t)count},
+                                .offset = schema->nstate,
+                                .count = count,
+                                .dtype = dtype,
+                                .init = init};
     eni_text_add(buffer->name, sizeof buffer->name, "%s%s", node, suffix);
-    buffer->kind = EN_TENSOR_BUFFER;
-    buffer->ndim = dtype == EN_I64 ? 0 : 1;
-    buffer->shape[0] = dtype == EN_I64 ? 0 : (int64_t)count;
-    buffer->offset = schema->nstate;
-    buffer->count = count;
-    buffer->dtype = dtype;
-    buffer->init = init;
     schema->nstate += eni_round_up(count, ENI_LINE_FLOATS);
 }
 
@@ -210,30 +208,17 @@ static bool extents_fit(graph *g, const char *what, en_node *node)
     return true;
 }
 
-/* Doubles the array of `n` elements, keeping them. */
-static bool grow(graph *g, void **array, size_t n, size_t size)
-{
-    void *larger = eni_alloc_array(2 * n, size);
-    if (larger == NULL) {
-        no_memory(g);
-        return false;
-    }
-    memcpy(larger, *array, n * size);
-    eni_free(*array);
-    *array = larger;
-    return true;
-}
-
 /* Makes room for one more node and its tensors. */
 static bool has_room(graph *g)
 {
     en_schema *s = g->schema;
-    const size_t n = s->nnodes;
-    if (n >= MAX_NODES) return refuse(g, "more than %d nodes", MAX_NODES - 1);
-    if (n < FIRST_NODES || (n & (n - 1)) != 0) return true; /* capacity is the next power of two */
-    return grow(g, (void **)&s->nodes, n, sizeof *s->nodes) &&
-           grow(g, (void **)&s->tensors, WEIGHTS * n, sizeof *s->tensors) &&
-           grow(g, (void **)&s->buffers, BUFFERS * n, sizeof *s->buffers);
+    const uint32_t tensors = s->ntensors + WEIGHTS, buffers = s->nbuffers + BUFFERS;
+    if (s->nnodes >= MAX_NODES) return refuse(g, "more than %d nodes", MAX_NODES - 1);
+    if (eni_grow((void **)&s->nodes, &g->node_room, s->nnodes + 1, sizeof *s->nodes) != EN_OK ||
+        eni_grow((void **)&s->tensors, &g->tensor_room, tensors, sizeof *s->tensors) != EN_OK ||
+        eni_grow((void **)&s->buffers, &g->buffer_room, buffers, sizeof *s->buffers) != EN_OK)
+        no_memory(g);
+    return g->status == EN_OK;
 }
 
 static en_at graph_add(en_graph *calls, const char *name, const en_op *given, en_at x, en_at x2)
@@ -380,6 +365,7 @@ static bool has_input(graph *g, const en_data_shape *data)
         return refuse(g,
                       "an input of %lld samples of (%lld, %lld, %lld); expected one sample, sides up to %d",
                       (long long)own->n, (long long)x.h, (long long)x.w, (long long)x.c, MAX_SIDE);
+    if (!has_room(g)) return false;
     g->schema->input = x;
     g->schema->nodes[0] = (en_node){.y = x, .x = -1, .x2 = -1};
     g->schema->nnodes = 1;
@@ -420,10 +406,7 @@ en_status eni_graph_build(const en_network *network, const eni_options *options,
                .schema = schema,
                .options = options,
                .readers = eni_alloc_array(MAX_NODES, sizeof *g.readers)};
-    schema->nodes = eni_alloc_array(FIRST_NODES, sizeof *schema->nodes);
-    schema->tensors = eni_alloc_array((size_t)WEIGHTS * FIRST_NODES, sizeof *schema->tensors);
-    schema->buffers = eni_alloc_array((size_t)BUFFERS * FIRST_NODES, sizeof *schema->buffers);
-    if (g.readers == NULL || schema->nodes == NULL || schema->tensors == NULL || schema->buffers == NULL)
+    if (g.readers == NULL)
         g.status = EN_ENOMEM;
     else
         build(&g, data);

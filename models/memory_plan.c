@@ -14,17 +14,12 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
-static int live_together(const eni_lifetime *a, const eni_lifetime *b)
-{
-    return a->first <= b->last && b->first <= a->last;
-}
-
 /* Inserts into the `n` values placed so far, sorted by offset. */
 static void place(eni_lifetime **placed, uint32_t n, eni_lifetime *value, uint64_t align)
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (!live_together(placed[i], value)) continue;
+        if (placed[i]->first > value->last || value->first > placed[i]->last) continue;
         if (placed[i]->offset >= at + value->bytes) break;
         const uint64_t end = eni_round_up(placed[i]->offset + placed[i]->bytes, align);
         if (end > at) at = end;

@@ -34,6 +34,7 @@ struct en_model {
     uint64_t uses;
     in_flight *batches; /* (options.in_flight) */
     uint32_t turn;
+    uint64_t weights; /* a number for each en_model_new_weights, from 1 on */
 };
 
 /* Never reads beyond the size that the writer stated. */
@@ -73,7 +74,8 @@ en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx 
                         schema->network->name, o.input, o.first, o.end, part.input);
     en_model *model = eni_alloc(sizeof *model);
     if (model == NULL) return EN_ENOMEM;
-    *model = (en_model){.schema = schema, .device = device, .ctx = ctx, .options = o, .part = part};
+    *model =
+        (en_model){.schema = schema, .device = device, .ctx = ctx, .options = o, .part = part, .weights = 1};
     const en_status st = take_memory(model);
     if (st == EN_OK) {
         *model_out = model;
@@ -108,6 +110,11 @@ en_status en_model_turn(en_model *model, uint32_t turn)
                         model->schema->network->name, turn, model->options.in_flight);
     model->turn = turn;
     return EN_OK;
+}
+
+void en_model_new_weights(en_model *model)
+{
+    model->weights++;
 }
 
 /* ---- batch sizes ------------------------------------------------------------------------------------- */
@@ -179,6 +186,14 @@ static void give_tensors(const en_model *model, const en_node *node, const float
         args->stats = state + (model->schema->buffers[node->first_buffer].offset - model->part.state_lo);
 }
 
+enum { FORWARD, BACKWARD_DATA }; /* of eni_kept_weights */
+
+static void give_kept(const en_model *model, const eni_kept_weights *kept, int call, en_args *args)
+{
+    args->kept = kept->memory;
+    args->is_same_w = model->options.keeps_weights && kept->of[call] == model->weights;
+}
+
 static en_status forward(en_model *model, const float *param, float *state, const en_batch *batch,
                          eni_prepared *size)
 {
@@ -199,7 +214,9 @@ static en_status forward(en_model *model, const float *param, float *state, cons
                         .workspace = step->scratch[0],
                         .label = node->name};
         give_tensors(model, node, param, state, &args);
+        give_kept(model, &size->kept[i], FORWARD, &args);
         EN_TRY(model->device->forward(step->plan, &args));
+        size->kept[i].of[FORWARD] = model->weights;
     }
     *now = (in_flight){.size = size, .nodes = nodes, .batch = *batch};
     return EN_OK;
@@ -242,6 +259,7 @@ static en_status node_backward(const en_model *model, uint32_t at, const float *
     const in_flight *now = current(model);
     const eni_step_node *step = &now->nodes[at];
     const en_node *node = &model->schema->nodes[at];
+    eni_kept_weights *kept = &now->size->kept[at];
     en_args args = {.size = sizeof args,
                     .x = step->x != NULL ? step->x : now->batch.x,
                     .y = step->y,
@@ -258,7 +276,11 @@ static en_status node_backward(const en_model *model, uint32_t at, const float *
         if (node->ntensors > 1) args.db = grad + tensor_at(model, node->first + 1);
         EN_TRY(model->device->backward_weights(step->plan, &args));
     }
-    if (step->dx != NULL) EN_TRY(model->device->backward_data(step->plan, &args));
+    if (step->dx != NULL) {
+        give_kept(model, kept, BACKWARD_DATA, &args);
+        EN_TRY(model->device->backward_data(step->plan, &args));
+        kept->of[BACKWARD_DATA] = model->weights;
+    }
     EN_TRY(join(model, &step->joins[0]));
     return join(model, &step->joins[1]);
 }
@@ -361,6 +383,6 @@ uint64_t eni_model_bytes(const en_model *model)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < EN_MODEL_SIZES; i++)
-        bytes += model->sizes[i].bytes * model->sizes[i].in_flight;
+        bytes += model->sizes[i].bytes * model->sizes[i].in_flight + model->sizes[i].kept_bytes;
     return bytes;
 }

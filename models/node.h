@@ -1,10 +1,16 @@
-/* node.h - translates nodes of a schema into operations of a device; the only place that does. */
+/* node.h - the nodes of a schema: built from a network, and translated into operations of a device, here only. */
 #ifndef MODELS_NODE_H
 #define MODELS_NODE_H
 
 #include <stdbool.h>
 
+#include "core/options.h"
 #include "entrain/model.h"
+
+/* Runs a network's builder or list of layers (entrain/graph.h) into a zeroed schema: nodes, tensors, buffers, and the sums over
+ * them (graph.c). On failure en_schema_fini frees what was built. EN_EINVAL, logged with the node; EN_ENOMEM. */
+en_status eni_graph_build(const en_network *network, const eni_options *options, const en_data_shape *data,
+                          en_schema *schema);
 
 /* The operation of `node` on a batch of n of type dtype; flags as in the network. */
 en_op eni_node_op(const en_node *node, int64_t n, uint32_t dtype);

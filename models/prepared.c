@@ -1,7 +1,6 @@
 /* prepared.c - plans the operations of a size, finds the lifetime of each value, and lays the values out. */
 #include "models/prepared.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -92,12 +91,11 @@ static uint64_t y_bytes(const planning *g, int32_t root)
     return extent_bytes(sized(node->y, g->p->n, eni_op_is_loss(node->op.kind)), y_dtype(g, root));
 }
 
-static en_status check_op(const planning *g, const en_op *op)
+static en_status take_kept(planning *g, uint64_t bytes, eni_kept_weights *kept)
 {
-    en_extent y;
-    if (en_op_output(op, &y) == EN_OK) return EN_OK;
-    return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large to address",
-                    g->schema->network->name, (long long)g->p->n);
+    if (bytes == 0 || !g->options->keeps_weights || !is_train(g)) return EN_OK;
+    g->p->kept_bytes += bytes;
+    return g->device->alloc(g->ctx, bytes, &kept->memory);
 }
 
 /* Plans one operation; its saved data and scratch become values. */
@@ -108,6 +106,7 @@ static en_status plan_op(planning *g, int32_t at, en_op *op, en_plan **plan_out)
     if (!is_train(g)) op->flags |= EN_OP_FORWARD_ONLY;
     EN_TRY(g->device->plan(g->ctx, op, plan_out));
     g->device->plan_info(*plan_out, &info);
+    EN_TRY(take_kept(g, info.kept_bytes, &g->p->kept[at]));
     const int32_t back = backward_time(g, at);
     const bool has_backward = is_train(g) && node->wants_gradient;
     node->saved = value_new(g, info.saved_bytes, at, has_backward ? back : at);
@@ -134,11 +133,14 @@ static en_status plan_node_op(planning *g, int32_t at)
     const en_node *from = &g->schema->nodes[at];
     plan_node *node = &g->nodes[at];
     const plan_node *x = &g->nodes[from->x];
+    en_extent y;
     node->op = eni_node_op(from, g->p->n, y_dtype(g, x->root));
     node->wants_gradient =
         from->ntensors > 0 || x->wants_gradient || (from->x2 > 0 && g->nodes[from->x2].wants_gradient);
     node->root = eni_node_root(g->schema, at);
-    EN_TRY(check_op(g, &node->op));
+    if (en_op_output(&node->op, &y) != EN_OK)
+        return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large to address",
+                        g->schema->network->name, (long long)g->p->n);
     if (node->root != at || at < (int32_t)g->options->first) return EN_OK;
     const bool is_masked_here = node->op.kind == EN_OP_ADD && node->wants_gradient; /* for both inputs */
     if (!x->wants_gradient && !is_masked_here) node->op.flags |= EN_OP_NO_DX;
@@ -332,11 +334,13 @@ en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *
                   .output = eni_node_root(schema, (int32_t)options->end - 1),
                   .p = &p};
     p.nodes = eni_alloc_array((size_t)p.in_flight * p.nnodes, sizeof *p.nodes);
+    p.kept = eni_alloc_array(p.nnodes, sizeof *p.kept);
     p.adds = eni_alloc_array(2 * (size_t)p.nnodes, sizeof *p.adds);
     g.nodes = eni_alloc_array(p.nnodes, sizeof *g.nodes);
     g.values = eni_alloc_array(VALUES * (size_t)p.nnodes, sizeof *g.values);
     en_status st = EN_ENOMEM;
-    if (p.nodes != NULL && p.adds != NULL && g.nodes != NULL && g.values != NULL) st = plan_all(&g);
+    if (p.nodes != NULL && p.kept != NULL && p.adds != NULL && g.nodes != NULL && g.values != NULL)
+        st = plan_all(&g);
     eni_free(g.nodes);
     eni_free(g.values);
     if (st != EN_OK)
@@ -352,8 +356,11 @@ void eni_prepared_fini(eni_prepared *p, const en_device *device, en_ctx *ctx)
         if (p->nodes[i].plan != NULL) device->plan_free(p->nodes[i].plan);
     for (uint32_t i = 0; p->adds != NULL && i < p->nadds; i++)
         if (p->adds[i] != NULL) device->plan_free(p->adds[i]);
+    for (uint32_t i = 0; p->kept != NULL && i < p->nnodes; i++)
+        if (p->kept[i].memory != NULL) device->free(ctx, p->kept[i].memory);
     if (p->memory != NULL) device->free(ctx, p->memory);
     eni_free(p->nodes);
+    eni_free(p->kept);
     eni_free(p->adds);
     *p = (eni_prepared){0};
 }

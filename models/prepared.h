@@ -29,6 +29,12 @@ typedef struct eni_contribution {
     en_plan *add; /* for ENI_JOIN_ADD; borrowed from the size */
 } eni_contribution;
 
+/* A model with keeps_weights: what the plan of a node has made of its weights (en_args.kept), for all batches in flight. */
+typedef struct eni_kept_weights {
+    void *memory;
+    uint64_t of[2]; /* the model's number of the weights that forward, backward_data had last; 0: none */
+} eni_kept_weights;
+
 /* The addresses of one node's values. For a part's input only dy is set. */
 typedef struct eni_step_node {
     en_plan *plan;    /* NULL: the part's input, or a view, whose output is its input */
@@ -46,7 +52,9 @@ typedef struct eni_prepared {
     bool is_kept;  /* EN_MODEL_KEEP */
     uint64_t used; /* when the model last used it */
     uint32_t nnodes, in_flight;
-    eni_step_node *nodes; /* (in_flight, nnodes), as in the schema; y of the loss is float[2] */
+    eni_step_node *nodes;   /* (in_flight, nnodes), as in the schema; y of the loss is float[2] */
+    eni_kept_weights *kept; /* (nnodes) */
+    uint64_t kept_bytes;    /* of all of them */
     uint32_t nadds;
     en_plan **adds;             /* (nadds) sums of gradients, by extent */
     void *memory;               /* device memory of all values, (in_flight) times `bytes` */

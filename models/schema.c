@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "core/try.h"
 #include "entrain/model.h"
-#include "models/graph.h"
+#include "models/node.h"
 #include "ops/ref/ref.h"
 
 /* Sets the size of the loss's input, and the spec: two ranks' specs are equal exactly if name and options are. */

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "plugin/plugin.h"
 

@@ -1,5 +1,4 @@
-/* optimizer.c - the optimizers, each a loop over a range of the flat vector, and the learning rate
- * (optimizer.h). */
+/* optimizer.c - the optimizers, each a loop over a range of the flat vector; groups (optimizer.h). */
 #include "ops/optimizer.h"
 
 #include <inttypes.h>
@@ -11,6 +10,7 @@
 
 #include "core/memory.h"
 #include "ops/multiversion.h"
+#include "ops/numbers.h"
 
 /* The mean and SGD in one loop: sums stay in registers. SGD as torch.optim.SGD, dampening 0:
  *
@@ -152,8 +152,7 @@ static const eni_optimizer sgd = {
     .mean_step = sgd_mean_step,
 };
 
-/* ---- Adam
- * --------------------------------------------------------------------------------------------------
+/* ---- Adam ----------------------------------------------------------------------------------------------
  *
  * As torch.optim.Adam and AdamW, operation by operation (t = steps taken, this one included):
  *
@@ -162,16 +161,8 @@ static const eni_optimizer sgd = {
  *     v = v * beta2 + ((1 - beta2) * d) * d
  *     w = w - (lr / (1 - beta1^t) * m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  *
- * Roots and quotients are exact on every machine, as products and sums are. pow() need not be: we multiply
- * the powers ourselves. */
-
-static double power(double base, uint64_t n)
-{
-    double result = 1;
-    for (; n > 0; n >>= 1, base *= base)
-        if (n & 1) result *= base;
-    return result;
-}
+ * Roots and quotients are exact on every machine, as products and sums are. pow() need not be:
+ * hence eni_power. */
 
 static void adam_of(const eni_hyper *hyper, en_gpu_adam *adam_out)
 {
@@ -181,8 +172,8 @@ static void adam_of(const eni_hyper *hyper, en_gpu_adam *adam_out)
                               .take_mean = (float)(1 - hyper->beta1),
                               .keep_square = (float)hyper->beta2,
                               .take_square = (float)(1 - hyper->beta2),
-                              .rate = (float)((double)hyper->lr / (1 - power(hyper->beta1, t))),
-                              .root = (float)sqrt(1 - power(hyper->beta2, t)),
+                              .rate = (float)((double)hyper->lr / (1 - eni_power(hyper->beta1, t))),
+                              .root = (float)sqrt(1 - eni_power(hyper->beta2, t)),
                               .eps = (float)hyper->eps};
 }
 
@@ -341,29 +332,16 @@ char *eni_groups_text(const eni_param_groups *groups)
     return text;
 }
 
-/* Reads one pair at the start of a text, which is advanced. */
 static bool read_group(const char **text, eni_param_group *group)
 {
-    char *end;
-    group->lr_factor = strtof(*text, &end);
-    if (end == *text || *end != ':') return false;
-    *text = end + 1;
-    group->weight_decay = strtof(*text, &end);
-    if (end == *text) return false;
-    *text = end;
-    return group->lr_factor >= 0 && group->lr_factor <= 1e6f && group->weight_decay >= 0 &&
-           group->weight_decay <= 1e6f;
+    return eni_read_rate(text, &group->lr_factor) && *(*text)++ == ':' &&
+           eni_read_rate(text, &group->weight_decay);
 }
 
 static bool read_edge(const char **text, eni_group_edge *edge)
 {
-    char *end;
-    if (**text < '0' || **text > '9') return false;
-    edge->lo = strtoull(*text, &end, 10);
-    if (*end != ':' || end[1] < '0' || end[1] > '9') return false;
-    *text = end + 1;
-    const unsigned long group = strtoul(*text, &end, 10);
-    *text = end;
+    uint64_t group;
+    if (!eni_read_whole(text, &edge->lo) || *(*text)++ != ':' || !eni_read_whole(text, &group)) return false;
     edge->group = group < ENI_PARAM_GROUPS_MAX ? (uint32_t)group : ENI_PARAM_GROUPS_MAX;
     return true;
 }
@@ -389,114 +367,5 @@ eni_param_groups *eni_groups_parse(const char *text)
     eni_param_groups *groups = eni_groups_new();
     if (groups == NULL || read_groups(text, groups)) return groups;
     eni_groups_free(groups);
-    return NULL;
-}
-
-/* ---- the learning rate --------------------------------------------------------------------------------- */
-
-const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant",  "step",   "cosine",
-                                                       "multistep", "linear", "points"};
-
-/* The share of the run that is done. */
-static double done(const eni_schedule *schedule, uint64_t samples)
-{
-    return samples < schedule->total ? (double)samples / (double)schedule->total : schedule->total > 0;
-}
-
-static double between_points(const eni_rate_points *points, uint64_t samples)
-{
-    uint32_t from = 0, to = points->n; /* the last point not behind `samples` is in [from, to) */
-    while (to - from > 1) {
-        const uint32_t middle = from + (to - from) / 2;
-        if (points->at[middle].samples <= samples)
-            from = middle;
-        else
-            to = middle;
-    }
-    const eni_rate_point *a = &points->at[from], *b = a + (to < points->n);
-    if (a == b) return (double)a->factor;
-    return (double)a->factor + ((double)b->factor - (double)a->factor) * (double)(samples - a->samples) /
-                                   (double)(b->samples - a->samples);
-}
-
-float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
-{
-    double lr = schedule->base;
-    switch (schedule->kind) {
-    case ENI_LR_CONSTANT: break;
-    case ENI_LR_STEP:
-        if (schedule->step_samples > 0) lr *= power(schedule->gamma, samples / schedule->step_samples);
-        break;
-    case ENI_LR_COSINE: lr *= 0.5 * (1 + cos(acos(-1.0) * done(schedule, samples))); break;
-    case ENI_LR_MULTISTEP:
-        for (int i = 0; i < schedule->nmilestones && samples >= schedule->milestone[i]; i++)
-            lr *= schedule->gamma;
-        break;
-    case ENI_LR_LINEAR: lr *= 1 - done(schedule, samples); break;
-    case ENI_LR_POINTS: lr *= between_points(schedule->points, samples); break;
-    }
-    if (samples < schedule->warmup) lr *= (double)samples / (double)schedule->warmup;
-    return (float)lr;
-}
-
-void eni_schedule_milestones(const eni_schedule *schedule, char *text_out, size_t bytes)
-{
-    size_t used = 0;
-    text_out[0] = 0;
-    for (int i = 0; i < schedule->nmilestones && used < bytes; i++)
-        used += (size_t)snprintf(text_out + used, bytes - used, "%s%" PRIu64, i > 0 ? "," : "",
-                                 schedule->milestone[i]);
-}
-
-eni_rate_points *eni_rate_points_new(void)
-{
-    eni_rate_points *points = eni_alloc(sizeof *points);
-    if (points != NULL) points->at = eni_alloc_array(ENI_RATE_POINTS_MAX, sizeof *points->at);
-    if (points != NULL && points->at != NULL) return points;
-    eni_rate_points_free(points);
-    return NULL;
-}
-
-void eni_rate_points_free(eni_rate_points *points)
-{
-    if (points != NULL) eni_free(points->at);
-    eni_free(points);
-}
-
-char *eni_rate_points_text(const eni_rate_points *points)
-{
-    const size_t room = (size_t)points->n * 40 + 1;
-    char *text = eni_alloc(room);
-    size_t used = 0;
-    for (uint32_t i = 0; text != NULL && i < points->n; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%" PRIu64 ":%.9g", i > 0 ? "," : "",
-                                 points->at[i].samples, (double)points->at[i].factor);
-    return text;
-}
-
-static bool read_points(const char *text, eni_rate_points *points)
-{
-    for (char mark = ','; mark == ','; mark = *text++) {
-        eni_rate_point *point = &points->at[points->n];
-        char *end;
-        if (points->n == ENI_RATE_POINTS_MAX || *text < '0' || *text > '9') return false;
-        point->samples = strtoull(text, &end, 10);
-        if (*end != ':' || (points->n == 0 ? point->samples != 0 : point->samples <= point[-1].samples))
-            return false;
-        text = end + 1;
-        point->factor = strtof(text, &end);
-        if (end == text || (*end != ',' && *end != 0) || !(point->factor >= 0 && point->factor <= 1e6f))
-            return false;
-        text = end;
-        points->n++;
-    }
-    return true;
-}
-
-eni_rate_points *eni_rate_points_parse(const char *text)
-{
-    eni_rate_points *points = eni_rate_points_new();
-    if (points == NULL || read_points(text, points)) return points;
-    eni_rate_points_free(points);
     return NULL;
 }

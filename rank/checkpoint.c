@@ -22,6 +22,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/formats/rows.h"
 #include "models/formats/weights.h"
 #include "runtime/control/control.h"
 
@@ -460,7 +461,7 @@ static en_status read_entry(const eni_st_file *file, const en_schema *schema, ui
     if (found == NULL || !eni_weights_fits(found, want))
         return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
                      eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
-    memcpy((i < schema->ntensors ? flat : state) + want->offset, found->data, eni_st_bytes(found));
+    eni_rows_to(want, found->data, (i < schema->ntensors ? flat : state) + want->offset);
     return EN_OK;
 }
 

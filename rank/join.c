@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/formats/rows.h"
 #include "models/formats/weights.h"
 #include "rank/rank.h"
 #include "run/rank_groups.h"
@@ -276,28 +277,64 @@ static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *le
 }
 
 /* A program's tensors and memories one by one, as far as there is room: the first one that differs is named. */
-static en_status add_tensors(const en_schema *schema, eni_run_spec *spec)
+static en_status add_tensors(const eni_job *job, eni_run_spec *spec)
 {
+    const en_schema *schema = &job->schema;
     const uint32_t n = schema->ntensors + schema->nbuffers;
     for (uint32_t t = 0; t < n && spec->n < ENI_RUN_SPEC_MAX / 2 && spec->used < ENI_RUN_SPEC_BYTES / 4;
          t++) {
         const en_model_tensor *tensor = eni_schema_tensor(schema, t);
-        char key[EN_MAX_TENSOR_NAME + 8], shape[ENI_ST_SHAPE_TEXT], value[ENI_ST_SHAPE_TEXT + 16];
-        snprintf(key, sizeof key, "%s %s", t < schema->ntensors ? "tensor" : "memory", tensor->name);
+        const bool is_memory = t >= schema->ntensors;
+        char key[EN_MAX_TENSOR_NAME + 8], shape[ENI_ST_SHAPE_TEXT], value[2 * ENI_ST_SHAPE_TEXT];
+        int64_t order[EN_MAX_DIMS];
+        uint32_t group = 0;
+        snprintf(key, sizeof key, "%s %s", is_memory ? "memory" : "tensor", tensor->name);
         snprintf(value, sizeof value, "%s %s", eni_st_dtype_text(tensor->dtype),
                  eni_st_shape_text(tensor->shape, tensor->ndim, shape));
+        for (uint32_t d = 0; d < tensor->ndim; d++)
+            order[d] = tensor->order[d];
+        if (eni_rows_differ(tensor))
+            eni_text_add(value, sizeof value, " with dimensions in the order %s",
+                         eni_st_shape_text(order, tensor->ndim, shape));
+        if (tensor->kind == EN_TENSOR_OWN) eni_text_add(value, sizeof value, " of each rank");
+        if (!is_memory) (void)eni_group_end(job->groups, tensor->offset, tensor->offset + 1, &group);
+        if (group > 0)
+            eni_text_add(value, sizeof value, " with lr_factor %.9g and weight_decay %.9g",
+                         (double)job->groups->group[group].lr_factor,
+                         (double)job->groups->group[group].weight_decay);
+        eni_text_add(value, sizeof value, " at place %u", is_memory ? t - schema->ntensors : t);
         EN_TRY(eni_run_spec_add(spec, key, value));
     }
     return EN_OK;
 }
 
+/* The orders of all tensors, if not all are row-major. schema-sha256 lacks them: checkpoints may be resumed with others. */
+static en_status add_orders(const en_schema *schema, eni_run_spec *spec)
+{
+    char hex[ENI_DIGEST_HEX];
+    eni_digest digest;
+    bool differ = false;
+    eni_digest_begin(&digest);
+    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
+        const en_model_tensor *tensor = eni_schema_tensor(schema, t);
+        differ = differ || eni_rows_differ(tensor);
+        eni_digest_add(&digest, tensor->order, sizeof tensor->order);
+    }
+    eni_digest_end(&digest, hex);
+    return differ ? eni_run_spec_add(spec, "tensor-orders-sha256", hex) : EN_OK;
+}
+
 /* Identifies the training by contents: a name can stand for different things on two hosts. */
 static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
 {
-    if (self->job.schema.nnodes == 0) EN_TRY(add_tensors(&self->job.schema, spec));
+    const bool is_program = self->job.schema.nnodes == 0;
+    if (is_program) EN_TRY(eni_run_spec_add(spec, "model", self->trainer.about.model));
+    if (is_program) EN_TRY(add_tensors(&self->job, spec));
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
+    EN_TRY(add_orders(&self->job.schema, spec));
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
+    if (is_program) EN_TRY(eni_run_spec_add_whole(spec, "train-samples", self->job.plan.train_samples));
     EN_TRY(
         eni_run_spec_add(spec, "pixels", self->trainer.about.pixels.normalize)); /* of the set, by default */
     EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", self->saving.asked.every));
@@ -342,6 +379,7 @@ static en_status agree(const eni_rank *self, eni_run_spec *spec)
                                            .net_bytes_per_s = asked->net_bytes_per_s,
                                            .net_delay_ns = asked->net_delay_ns,
                                            .buckets = self->job.buckets};
+    EN_TRY(eni_run_spec_add_method(spec, &attributes));
     EN_TRY(add_contents(self, spec));
     EN_TRY(add_groups(self, spec));
     return eni_run_spec_add_run(spec, &attributes);

@@ -81,6 +81,17 @@ static __attribute__((format(printf, 4, 5))) void add(eni_fact *facts, uint32_t 
     va_end(args);
 }
 
+/* A program's schedule, with a few of its factors for people. */
+static void add_points(eni_fact *facts, uint32_t *n, const eni_job *job)
+{
+    const eni_schedule factor = {.kind = ENI_LR_POINTS, .base = 1, .points = job->points};
+    char text[64] = "";
+    for (uint64_t quarter = 0; quarter <= 4; quarter++)
+        eni_text_add(text, sizeof text, "%s%.3g", quarter > 0 ? ", " : "",
+                     (double)eni_schedule_lr(&factor, job->plan.samples / 4 * quarter));
+    add(facts, n, "lr-points", "%s at the quarters, sha256 %s", text, job->points_sha256);
+}
+
 uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS])
 {
     const eni_schedule *s = &self->job.schedule;
@@ -125,7 +136,7 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
         add(f, &n, "lr-milestones", "%s", text);
         add(f, &n, "lr-gamma", "%.15g", s->gamma);
     }
-    if (s->kind == ENI_LR_POINTS) add(f, &n, "lr-points", "%s", self->job.points_sha256);
+    if (s->kind == ENI_LR_POINTS) add_points(f, &n, &self->job);
     add(f, &n, "clip-norm", "%.15g", self->job.clip_norm);
     if (s->kind == ENI_LR_COSINE || s->kind == ENI_LR_LINEAR)
         add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
@@ -140,6 +151,10 @@ static en_status check_facts(const eni_rank *self)
     for (uint32_t i = 0; i < n; i++) {
         const char *then = eni_checkpoint_fact(c, now[i].key);
         if (then == NULL && strcmp(now[i].key, "clip-norm") == 0) then = "0"; /* of a version without it */
+        const bool is_hash =
+            then != NULL && strcmp(now[i].key, "lr-points") == 0 &&
+            strcmp(then, self->job.points_sha256) == 0; /* of one that has no factors beside it */
+        if (is_hash) continue;
         if (then != NULL && strcmp(then, now[i].value) == 0) continue;
         return refuse(self,
                       "it was written with %s %.80s, but this run has %.80s: use the same, or start over in "

@@ -219,7 +219,7 @@ static en_status add_hashes(const eni_facts *f, json_t *result)
     EN_TRY(eni_weights_digest(&f->job->schema, f->weights, params_sha256));
     eni_json_set_text(result, "params_sha256", params_sha256);
     if (f->job->state == NULL) return EN_OK;
-    eni_buffers_digest(&f->job->schema, f->job->state, buffers_sha256);
+    EN_TRY(eni_buffers_digest(&f->job->schema, f->job->state, buffers_sha256));
     eni_json_set_text(result, "buffers_sha256", buffers_sha256);
     eni_json_set_text(result, "bn_stats", f->job->bn_stats);
     return EN_OK;

@@ -96,7 +96,11 @@ static void heed_member(eni_shutdown *e)
     }
     if (st == EN_OK || atomic_load(&e->lost_ns) != INT64_MAX) return;
     atomic_store(&e->lost_ns, eni_now_ns());
-    if (e->config.report_fd >= 0 && outcome.has_death) eni_failure_write(e->config.report_fd, &outcome.death);
+    if (e->config.report_fd >= 0 && outcome.has_death)
+        eni_failure_write(e->config.report_fd, &outcome.death);
+    else if (st == EN_EPEER &&
+             e->config.leave_at_once == NULL) /* a rank gave up; our program may be in a long step */
+        eni_end_write(e->config.report_fd, st);
 }
 
 /* ---- the thread ---- */

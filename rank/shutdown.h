@@ -9,7 +9,7 @@
  *
  * SIGUSR1 and SIGUSR2 ask for a checkpoint (eni_member_save), and the run goes on.
  *
- * One thread watches; it also reports deaths to the launcher at once. */
+ * One thread watches; it also reports to the launcher at once that a rank died, or gave up. */
 #ifndef RANK_SHUTDOWN_H
 #define RANK_SHUTDOWN_H
 
@@ -22,7 +22,7 @@ typedef struct eni_shutdown eni_shutdown;
 
 typedef struct eni_shutdown_config {
     int signal_fd;     /* SIGINT and SIGTERM, from here on this thread's to read; -1: none */
-    int report_fd;     /* to the launcher, for obituaries; -1: none */
+    int report_fd;     /* to the launcher; -1: none */
     atomic_int *ended; /* NULL, or set to EN_EINTR once it is over */
     /* The last resort, on the watching thread; must not return: ends the process with `code`. NULL: the process is not ours
      * to end, nor to hurry: there is no last resort, and all requests wait for the steps of the program. */

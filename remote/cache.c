@@ -17,7 +17,6 @@
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 
 enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 8 << 20 };

@@ -136,7 +136,6 @@ static en_status fetch_once(eni_session *s, eni_cache *cache, const char *flag, 
     en_status st = eni_remote_list(s->bucket, prefix, ENI_LIST_FLAT | ENI_LIST_ASK, &listing);
     const bool is_listed = st != EN_EDENIED;
     if (!is_listed) st = find_by_names(s, prefix, names, nnames, &listing);
-    if (st == EN_OK) st = eni_session_check_prefix(&listing, prefix, url);
     const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
     if (st == EN_OK && n == 0)
         st = is_listed ? refuse_empty(flag, url, prefix, &listing)
@@ -238,7 +237,6 @@ en_status eni_download_newest(const eni_transfer_options *o, const char *url, co
     en_status st = eni_session_open(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) eni_session_prefix(&s, prefix);
     if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, ENI_LIST_FLAT, &listing);
-    if (st == EN_OK) st = eni_session_check_prefix(&listing, prefix, url);
     const eni_object *newest = st == EN_OK ? eni_session_newest(&listing, prefix, least) : NULL;
     if (newest != NULL) {
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));

@@ -205,8 +205,17 @@ static const char *parse(wanted to, const char *root, const char *xml, size_t by
     return why;
 }
 
-en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
-                          size_t why_bytes)
+/* Callers skip the prefix of a key. */
+static bool all_begin_with(const eni_listing *listing, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    for (uint32_t i = 0; i < listing->n; i++)
+        if (strncmp(listing->object[i].key, prefix, length) != 0) return false;
+    return listing->folder[0] == '\0' || strncmp(listing->folder, prefix, length) == 0;
+}
+
+en_status eni_listing_add(eni_listing *listing, int kind, const char *prefix, const char *xml, size_t bytes,
+                          char *why_out, size_t why_bytes)
 {
     bool is_url_encoded = false; /* may come after the keys */
     const char *why = parse((wanted){.encoding = &is_url_encoded}, "ListBucketResult", xml, bytes);
@@ -220,6 +229,8 @@ en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_
         why = "the token of its next page is not encoded as announced";
     if (why == NULL && listing->is_truncated && listing->token[0] == '\0')
         why = "it is truncated, but has no token for the next page";
+    if (why == NULL && !all_begin_with(listing, prefix))
+        why = "it has keys that do not begin with its prefix";
     if (why != NULL) snprintf(why_out, why_bytes, "%s", why);
     return why == NULL ? EN_OK : EN_EFORMAT;
 }

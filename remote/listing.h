@@ -40,10 +40,11 @@ typedef struct eni_listing {
     char folder[ENI_REMOTE_KEY];   /* the first deeper folder, or "", in a list without those */
 } eni_listing;
 
-/* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows.
- * EN_EFORMAT, with a clause in why_out ("it has a DOCTYPE"). The caller finis in any case. */
-en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
-                          size_t why_bytes);
+/* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. All
+ * keys begin with the prefix that was asked for. EN_EFORMAT, with a clause in why_out ("it has a DOCTYPE"). The
+ * caller finis in any case. */
+en_status eni_listing_add(eni_listing *listing, int kind, const char *prefix, const char *xml, size_t bytes,
+                          char *why_out, size_t why_bytes);
 void eni_listing_fini(eni_listing *listing); /* safe on zeroed memory */
 
 typedef struct eni_service_error {

@@ -176,8 +176,8 @@ static en_status open_folder(mirror *m, eni_session *s)
     m->of_folder = s;
     eni_session_prefix(s, m->prefix);
     EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
-    en_status st = eni_session_check_prefix(&listing, m->prefix, m->o->into);
-    if (st == EN_OK && !m->o->resumes && eni_session_newest(&listing, m->prefix, 0) != NULL)
+    en_status st = EN_OK;
+    if (!m->o->resumes && eni_session_newest(&listing, m->prefix, 0) != NULL)
         st = eni_fail(EN_EINVAL, "remote",
                       "%s has checkpoints of an earlier run: give --resume=auto to continue from the newest, "
                       "or another --checkpoint-dir",

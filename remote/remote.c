@@ -14,10 +14,10 @@ enum { PAGES = 2 * ENI_LISTING_OBJECTS / 1000 };
 
 static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_listing *listing)
 {
-    en_status st;
     char why[128] = "";
-    eni_remote_call *c = eni_remote_call_begin(b, "GET", "", &st);
-    if (c == NULL) return st;
+    eni_remote_call *c;
+    en_status st = eni_remote_call_begin(b, "GET", "", &c);
+    if (st != EN_OK) return st;
     if (!(eni_remote_call_query(c, "continuation-token", listing->token) &&
           eni_remote_call_query(c, "delimiter", (how & ENI_LIST_FLAT) != 0 ? "/" : "") &&
           eni_remote_call_query(c, "encoding-type", "url") && eni_remote_call_query(c, "list-type", "2") &&
@@ -25,7 +25,8 @@ static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
     c->is_ask = (how & ENI_LIST_ASK) != 0;
     if (st == EN_OK) st = eni_remote_call_perform(c);
-    if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
+    if (st == EN_OK)
+        st = eni_listing_add(listing, b->o.url->kind, prefix, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
         eni_error("remote", "%s sent an invalid list of %s://%s: %s", b->o.place->host,
                   eni_url_scheme(b->o.url->kind), b->o.url->bucket, why);
@@ -56,12 +57,11 @@ en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
 
 en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out)
 {
-    en_status st;
+    eni_remote_call *c;
     *object_out = (eni_object){.size = 0};
-    eni_remote_call *c = eni_remote_call_begin(bucket, "HEAD", key, &st);
-    if (c == NULL) return st;
+    EN_TRY(eni_remote_call_begin(bucket, "HEAD", key, &c));
     c->is_head = true;
-    st = eni_remote_call_perform(c);
+    en_status st = eni_remote_call_perform(c);
     object_out->size = c->length_told;
     snprintf(object_out->key, sizeof object_out->key, "%s", key);
     memcpy(object_out->etag, c->etag, sizeof object_out->etag);
@@ -74,16 +74,15 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
 en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user)
 {
-    en_status st;
+    eni_remote_call *c;
     if (*have_inout == object->size && object->size > 0) return EN_OK;
-    eni_remote_call *c = eni_remote_call_begin(bucket, "GET", object->key, &st);
-    if (c == NULL) return st;
+    EN_TRY(eni_remote_call_begin(bucket, "GET", object->key, &c));
     c->object = object;
     c->fd = fd;
     c->have = *have_inout;
     c->on_have = on_have;
     c->user = user;
-    st = eni_remote_call_perform(c);
+    const en_status st = eni_remote_call_perform(c);
     *have_inout = c->have;
     return eni_remote_call_end(c, st);
 }

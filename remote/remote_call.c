@@ -357,11 +357,6 @@ static bool may_help(long code)
     return code == 429 || code == 500 || code == 502 || code == 503 || code == 504;
 }
 
-static bool is_other_now(const eni_remote_call *c)
-{
-    return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
-}
-
 static bool is_denied(const eni_remote_call *c)
 {
     eni_service_error said;
@@ -403,7 +398,7 @@ static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
                            c->object != NULL ? c->object->key : "the file to upload", strerror(c->disk));
     else if (result == CURLE_ABORTED_BY_CALLBACK)
         *st_out = EN_EINTR;
-    else if (is_other_now(c))
+    else if (c->object != NULL && (c->is_other || c->code == 416 || c->code == 404))
         *st_out = EN_EMISMATCH;
     else if ((c->is_head && (c->code == 403 || c->code == 404)) || (c->is_join && c->code == 404))
         *st_out = c->code == 404 ? EN_ENOENT : EN_EDENIED;
@@ -469,7 +464,6 @@ static en_status wait_for_next(eni_remote_call *c, CURLcode result)
     return EN_OK;
 }
 
-/* Performs the request until it is answered, refused, or not worth another try. */
 en_status eni_remote_call_perform(eni_remote_call *c)
 {
     uint64_t most = c->have; /* a service without ranges starts again each time, which is not progress */
@@ -508,19 +502,17 @@ en_status eni_remote_call_hurry(eni_remote_call *c)
 /* ---- the request ---- */
 
 /* "/BUCKET/KEY" or "/KEY". */
-eni_remote_call *eni_remote_call_begin(eni_remote *b, const char *method, const char *key, en_status *st_out)
+en_status eni_remote_call_begin(eni_remote *b, const char *method, const char *key,
+                                eni_remote_call **call_out)
 {
-    eni_remote_call *c = eni_alloc(sizeof *c);
-    *st_out = c == NULL ? EN_ENOMEM : EN_OK;
-    if (c == NULL) return NULL;
+    eni_remote_call *c = *call_out = eni_alloc(sizeof *c);
+    if (c == NULL) return EN_ENOMEM;
     *c = (eni_remote_call){.b = b, .request = {.method = method}, .key = key, .fd = -1};
     char *path = c->request.path;
     snprintf(path, sizeof c->request.path, "/%s%s", b->o.place->has_bucket_in_path ? b->o.url->bucket : "",
              b->o.place->has_bucket_in_path ? "/" : "");
-    if (eni_url_add(path, sizeof c->request.path, key, true)) return c;
-    *st_out = eni_fail(EN_EINVAL, "remote", "the key %.100s.. is too long", key);
-    eni_free(c);
-    return NULL;
+    if (eni_url_add(path, sizeof c->request.path, key, true)) return EN_OK;
+    return eni_remote_call_end(c, eni_fail(EN_EINVAL, "remote", "the key %.100s.. is too long", key));
 }
 
 en_status eni_remote_call_end(eni_remote_call *c, en_status st)

@@ -59,8 +59,9 @@ typedef struct eni_remote_call {
     int64_t moved_ns, told_ns; /* the last progress; the last message about the wait, 0: none */
 } eni_remote_call;
 
-/* The caller ends it. NULL: *st_out says why, EN_ENOMEM or, logged, EN_EINVAL: the key is too long. */
-eni_remote_call *eni_remote_call_begin(eni_remote *b, const char *method, const char *key, en_status *st_out);
+/* The caller ends it. EN_ENOMEM; EN_EINVAL, logged: the key is too long. */
+en_status eni_remote_call_begin(eni_remote *b, const char *method, const char *key,
+                                eni_remote_call **call_out);
 
 /* Frees it; returns `st`. */
 en_status eni_remote_call_end(eni_remote_call *c, en_status st);

@@ -102,16 +102,6 @@ en_status eni_session_answer(const char *path)
     return write(ENI_ANSWER_FD, path, bytes) == (ssize_t)bytes ? EN_OK : EN_EIO;
 }
 
-en_status eni_session_check_prefix(const eni_listing *listing, const char *prefix, const char *url)
-{
-    for (size_t i = 0; i < listing->n; i++)
-        if (strncmp(listing->object[i].key, prefix, strlen(prefix)) != 0 ||
-            (listing->folder[0] != '\0' && strncmp(listing->folder, prefix, strlen(prefix)) != 0))
-            return eni_fail(EN_EFORMAT, "remote",
-                            "%s: the service lists keys that do not begin with its prefix", url);
-    return EN_OK;
-}
-
 const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, uint64_t least)
 {
     const eni_object *newest = NULL;

@@ -52,9 +52,6 @@ void eni_session_close(eni_session *s);
 /* The key of the URL as a folder: "data" is "data/". */
 void eni_session_prefix(const eni_session *s, char prefix_out[ENI_REMOTE_KEY + 1]);
 
-/* EN_EFORMAT if the service sent keys that do not begin with `prefix`: it cannot be trusted. */
-en_status eni_session_check_prefix(const eni_listing *listing, const char *prefix, const char *url);
-
 /* The newest checkpoint in the listing of `least` samples or more, borrowed from it; or NULL. */
 const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, uint64_t least);
 

@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "core/memory.h"
-#include "core/try.h"
 
 /* The differences between the two services. */
 typedef struct dialect {

@@ -169,15 +169,6 @@ static en_status run(args *a, int signal_fd, char path_out[PATH_MAX])
 
 /* ---- downloads ---- */
 
-static en_status set(char **field, const char *text)
-{
-    char *copy = eni_strdup(text);
-    if (copy == NULL) return EN_ENOMEM;
-    eni_free(*field);
-    *field = copy;
-    return EN_OK;
-}
-
 static en_status bring_data(eni_config *c, int signal_fd)
 {
     char folder[PATH_MAX];
@@ -201,7 +192,7 @@ static en_status bring_file(const eni_config *c, const char *flag, char **field,
     EN_TRY(begin_args(&a, c, "get"));
     add(&a, "--flag", flag, "--", *field, NULL);
     EN_TRY(run(&a, signal_fd, path));
-    return set(field, path);
+    return eni_config_put(field, path);
 }
 
 en_status eni_transfer_list(const eni_config *config, const char *url, int signal_fd)
@@ -258,13 +249,6 @@ static en_status start_watcher(eni_uploads *t)
     return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
 }
 
-static void stop_watcher(eni_uploads *t)
-{
-    eventfd_write(t->stop_fd, 1);
-    pthread_join(t->watcher, NULL);
-    close(t->stop_fd);
-}
-
 /* The files to upload: a file and a folder of --out, and their URLs. "" if absent. */
 typedef struct outputs {
     char file[PATH_MAX], as[URL_BYTES], folder[PATH_MAX], into[URL_BYTES];
@@ -312,7 +296,7 @@ static en_status name_outputs(eni_config *c, outputs *o)
         EN_TRY(name_of(&parsed, c->save, &name));
         snprintf(o->as, sizeof o->as, "%s", c->save);
         snprintf(o->file, sizeof o->file, "%.1000s/%.255s", c->out, name);
-        EN_TRY(set(&c->save, o->file));
+        EN_TRY(eni_config_put(&c->save, o->file));
     }
     return EN_OK;
 }
@@ -383,7 +367,9 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
 {
     if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
-    stop_watcher(uploads);
+    eventfd_write(uploads->stop_fd, 1);
+    pthread_join(uploads->watcher, NULL);
+    close(uploads->stop_fd);
     (void)has_signs(&uploads->process); /* clears those given since the run began */
     const bool is_reported = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = eni_signals_take(uploads->signal_fd); /* so only the next one ends the waiting */

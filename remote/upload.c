@@ -7,7 +7,6 @@
 #include <sys/xattr.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "remote/remote_call.h"
 
@@ -28,16 +27,15 @@ typedef struct upload {
 /* ---- requests ---- */
 
 /* Begins a request for part `number`, or, if that is 0, for the whole upload. */
-static eni_remote_call *begin(const upload *u, const char *method, int number, en_status *st_out)
+static en_status begin(const upload *u, const char *method, int number, eni_remote_call **call_out)
 {
     char text[16] = "";
-    eni_remote_call *c = eni_remote_call_begin(u->bucket, method, u->key, st_out);
+    EN_TRY(eni_remote_call_begin(u->bucket, method, u->key, call_out));
+    eni_remote_call *c = *call_out;
     if (number > 0) snprintf(text, sizeof text, "%d", number);
-    if (c == NULL ||
-        (eni_remote_call_query(c, "partNumber", text) && eni_remote_call_query(c, "uploadId", u->id)))
-        return c;
-    *st_out = eni_remote_call_end(c, eni_fail(EN_EFORMAT, "remote", "the id of an upload is too long"));
-    return NULL;
+    if (eni_remote_call_query(c, "partNumber", text) && eni_remote_call_query(c, "uploadId", u->id))
+        return EN_OK;
+    return eni_remote_call_end(c, eni_fail(EN_EFORMAT, "remote", "the id of an upload is too long"));
 }
 
 /* Hashes this range of the file. EN_EINTR: stopped. */
@@ -62,9 +60,9 @@ static en_status hash(const upload *u, uint64_t at, uint64_t end, char sha256_ou
 /* Sends the whole file, as number 0, or a part. */
 static en_status put(const upload *u, int number, uint64_t at, uint64_t bytes, char etag_out[ENI_ETAG])
 {
-    en_status st;
-    eni_remote_call *c = begin(u, "PUT", number, &st);
-    if (c == NULL) return st;
+    eni_remote_call *c;
+    en_status st = begin(u, "PUT", number, &c);
+    if (st != EN_OK) return st;
     c->fd = u->fd;
     c->at = at;
     c->bytes = bytes;
@@ -76,13 +74,12 @@ static en_status put(const upload *u, int number, uint64_t at, uint64_t bytes, c
 
 static en_status begin_parts(upload *u)
 {
-    en_status st;
-    eni_remote_call *c = begin(u, "POST", 0, &st);
-    if (c == NULL) return st;
+    eni_remote_call *c;
+    EN_TRY(begin(u, "POST", 0, &c));
     /* A name without a value is signed with '=' by S3, and without by OSS. */
     strcpy(c->request.query, u->o->url->kind == ENI_S3 ? "uploads=" : "uploads");
     c->body = "";
-    st = eni_remote_call_perform(c);
+    en_status st = eni_remote_call_perform(c);
     if (st == EN_OK && !eni_upload_begun_read(c->text, c->length, u->id))
         st = eni_fail(EN_EFORMAT, "remote", "%s: %s sent no upload id", u->place, u->o->place->host);
     return eni_remote_call_end(c, st);
@@ -91,10 +88,9 @@ static en_status begin_parts(upload *u)
 /* EN_ENOENT: an upload with this id does not exist (any more). */
 static en_status end_parts(const upload *u, const char *xml, size_t length)
 {
-    en_status st;
     eni_digest digest;
-    eni_remote_call *c = begin(u, "POST", 0, &st);
-    if (c == NULL) return st;
+    eni_remote_call *c;
+    EN_TRY(begin(u, "POST", 0, &c));
     c->body = xml;
     c->bytes = length;
     c->is_join = true;
@@ -106,9 +102,9 @@ static en_status end_parts(const upload *u, const char *xml, size_t length)
 
 static en_status drop_parts(const upload *u)
 {
-    en_status st;
-    eni_remote_call *c = begin(u, "DELETE", 0, &st);
-    return c == NULL ? st : eni_remote_call_end(c, eni_remote_call_hurry(c));
+    eni_remote_call *c;
+    EN_TRY(begin(u, "DELETE", 0, &c));
+    return eni_remote_call_end(c, eni_remote_call_hurry(c));
 }
 
 /* ---- an upload in parts ---- */

@@ -39,11 +39,6 @@ const char *eni_url_scheme(int kind)
     return kind == ENI_S3 ? "s3" : "oss";
 }
 
-static const char *how_written(int kind)
-{
-    return kind == ENI_S3 ? "s3://BUCKET/PREFIX" : "oss://BUCKET.HOST/PREFIX";
-}
-
 en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_url *url_out)
 {
     eni_remote_url url = {0};
@@ -64,7 +59,8 @@ en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_ur
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%.200s: \"%.*s\" is not a valid bucket name (3 to 63 lower-case letters, digits "
                         "and '-'); expected %s",
-                        flag, text, name < 80 ? (int)name : 80, rest, how_written(url.kind));
+                        flag, text, name < 80 ? (int)name : 80, rest,
+                        url.kind == ENI_S3 ? "s3://BUCKET/PREFIX" : "oss://BUCKET.HOST/PREFIX");
     memcpy(url.bucket, rest, name);
     if (url.kind == ENI_OSS) {
         if (dot == NULL || !is_host(dot + 1, head - name - 1))

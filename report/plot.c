@@ -404,21 +404,18 @@ void eni_csv_name(eni_csv *csv, const char *name)
 
 void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm)
 {
+    if (csv->has_lines) fputc('\n', csv->file);
+    csv->has_lines = true;
     eni_csv_name(csv, study->settings[setting].name);
     fputc(',', csv->file);
     eni_csv_name(csv, study->arms[arm].name);
-}
-
-void eni_csv_number(eni_csv *csv, double value)
-{
-    if (!isnan(value) && !csv->is_blank) put_number(csv->file, value, 9);
 }
 
 void eni_csv_put(eni_csv *csv, const double *values, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         fputc(',', csv->file);
-        eni_csv_number(csv, values[i]);
+        if (!isnan(values[i]) && !csv->is_blank) put_number(csv->file, values[i], 9);
     }
 }
 
@@ -460,6 +457,7 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page)
 {
+    if (csv->has_lines) fputc('\n', csv->file);
     en_status st = fclose(csv->file) == 0 ? EN_OK : EN_ENOMEM;
     if (st == EN_OK) st = write_file(dir, name, "csv", csv->text, csv->bytes);
     if (st == EN_OK && page != NULL) {

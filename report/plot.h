@@ -85,23 +85,22 @@ typedef struct eni_csv {
     FILE *file;
     char *text;
     size_t bytes;
-    bool is_blank; /* numbers are left empty: the run has none */
+    bool has_lines; /* behind the head */
+    bool is_blank;  /* numbers are left empty: the run has none */
 } eni_csv;
 
 /* Starts it with the line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* The first columns of a run's line, and their values: setting, arm, seed, kind ("real", "emulated", "simulated") and
+/* Begin a line. The first columns of a run's line, and their values: setting, arm, seed, kind ("real", "emulated", "simulated") and
  * what was emulated, empty if nothing was. Several slow ranks: "0;2". */
 #define ENI_CSV_RUN "setting,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
+/* Or the names of a setting and an arm. */
+void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm);
 void eni_csv_text(eni_csv *csv, const char *text);
 /* Writes a name for cut and awk: commas become ';', blanks and quotes '_'. */
 void eni_csv_name(eni_csv *csv, const char *name);
-/* The names of a setting and an arm. */
-void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm);
-/* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
-void eni_csv_number(eni_csv *csv, double value);
-/* The same of each number, with a comma before it. */
+/* Each number with a comma before it: whole ones exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
 void eni_csv_put(eni_csv *csv, const double *values, size_t n);
 #define ENI_CSV_PUT(csv, ...)                                                                                \
     eni_csv_put(csv, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))

@@ -163,7 +163,6 @@ static void put_steps(eni_csv *csv, const eni_study *study, const eni_run *run)
             fprintf(csv->file, ",%.0f", role->ns[p]);
         fprintf(csv->file, ",%.0f", role->hidden_ns);
         ENI_CSV_PUT(csv, batches_of(run, role), run->step_ms[0], run->step_ms[1], run->step_ms[2]);
-        fputc('\n', csv->file);
     }
 }
 
@@ -234,7 +233,6 @@ static void put_bytes(eni_csv *csv, const eni_study *study, const eni_run *run)
     eni_csv_run(csv, study, run);
     ENI_CSV_PUT(csv, run->theory_bytes, run->payload_bytes, run->wire_bytes, run->shm_bytes,
                 eni_metric_payload_ratio(run));
-    fputc('\n', csv->file);
 }
 
 en_status eni_plot_bytes(eni_canvas *canvas)
@@ -301,7 +299,6 @@ static void put_shares(eni_csv *csv, const eni_study *study, const eni_run *run)
     for (const eni_rank_share *share = run->shares; share < run->shares + run->nshares; share++) {
         eni_csv_run(csv, study, run);
         ENI_CSV_PUT(csv, share->rank, share->computed, share->applied, share->steps);
-        fputc('\n', csv->file);
     }
 }
 

@@ -175,7 +175,6 @@ static void put_evals(eni_csv *csv, const eni_study *study, const eni_run *run)
         ENI_CSV_PUT(csv, eval->samples, eval->t);
         fprintf(csv->file, ",%s", study->has_holdout ? "holdout" : "test");
         ENI_CSV_PUT(csv, eval->loss, eval->accuracy, eval->is_bracket);
-        fputc('\n', csv->file);
     }
 }
 

@@ -75,7 +75,6 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run)
         eni_csv_run(csv, study, run);
         fprintf(csv->file, ",%d,%s,%d", turn->stage, turn->is_backward ? "backward" : "forward", turn->chunk);
         ENI_CSV_PUT(csv, turn->begin, turn->end);
-        fputc('\n', csv->file);
     }
 }
 

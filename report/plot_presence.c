@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "core/try.h"
-#include "report/html.h"
 #include "report/plot.h"
 
 bool eni_plot_has_presence(const eni_canvas *canvas)
@@ -37,7 +36,7 @@ static void put_present(eni_csv *csv, const eni_study *study, const eni_run *run
         eni_csv_run(csv, study, run);
         fprintf(csv->file, ",%d", p->rank);
         ENI_CSV_PUT(csv, p->from, p->to);
-        fprintf(csv->file, ",%s\n", ends[p->end]);
+        fprintf(csv->file, ",%s", ends[p->end]);
     }
 }
 

@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "core/try.h"
-#include "report/html.h"
 #include "report/plot.h"
 
 typedef struct panel {
@@ -71,7 +70,6 @@ static void put_run(eni_csv *csv, const eni_study *study, const eni_run *run)
     eni_csv_run(csv, study, run);
     ENI_CSV_PUT(csv, run->reach.t, run->reach.samples, run->test_accuracy, eni_metric_samples_per_s(run),
                 run->last_t, run->test_loss);
-    fputc('\n', csv->file);
 }
 
 en_status eni_plot_settings(eni_canvas *canvas)

@@ -68,7 +68,6 @@ static void put_bins(eni_csv *csv, const eni_study *study, const eni_run *run, c
         eni_csv_run(csv, study, run);
         fprintf(csv->file, from->rank < 0 ? ",all" : ",%d", from->rank);
         ENI_CSV_PUT(csv, from->bins[i].value, from->bins[i].count);
-        fputc('\n', csv->file);
     }
 }
 

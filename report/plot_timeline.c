@@ -11,7 +11,6 @@
 #include "core/memory.h"
 #include "core/trace.h"
 #include "core/try.h"
-#include "report/html.h"
 #include "report/plot.h"
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
@@ -300,7 +299,7 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
         eni_csv_text(csv, step->lanes[part->lane].name);
         fputc(',', csv->file);
         eni_csv_text(csv, part->name);
-        fprintf(csv->file, ",%s,%.6g,%.6g\n",
+        fprintf(csv->file, ",%s,%.6g,%.6g",
                 part->phase < 0                   ? ""
                 : part->phase == ENI_PHASE_HIDDEN ? "hidden exchange"
                                                   : eni_plot_phases[part->phase].name,
@@ -328,31 +327,28 @@ en_status eni_plot_timeline(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     size_t ndrawn = 0;
+    en_status st = EN_OK;
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",step,lane,span,phase,begin_ms,end_ms"));
     fputs("<div class=\"panels\">\n", canvas->page);
-    for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->nsettings; c++) {
-            eni_trace_step step;
-            const eni_run *run;
-            en_status st = load_first(study, c, a, &step, &run);
-            if (st == EN_ENOENT) continue;
-            if (st == EN_OK) {
-                csv_lines(&csv, study, run, &step);
-                st = draw(canvas, run, &step);
-                eni_trace_step_fini(&step);
-            }
-            if (st != EN_OK) {
-                fclose(csv.file);
-                free(csv.text);
-                return st;
-            }
+    for (size_t i = 0; i < study->narms * study->nsettings && st == EN_OK; i++) {
+        eni_trace_step step;
+        const eni_run *run;
+        st = load_first(study, i % study->nsettings, i / study->nsettings, &step, &run);
+        if (st == EN_OK) {
+            csv_lines(&csv, study, run, &step);
+            st = draw(canvas, run, &step);
+            eni_trace_step_fini(&step);
             ndrawn++;
+        } else if (st == EN_ENOENT) {
+            st = EN_OK;
         }
+    }
     fputs("</div>\n", canvas->page);
     if (ndrawn == 0)
         fputs(
             "<p class=\"absent\">No run left a trace (<code>--trace</code>), so no timeline is shown.</p>\n",
             canvas->page);
-    return eni_csv_close(&csv, canvas->dir, "timeline", canvas->page);
+    const en_status closed = eni_csv_close(&csv, canvas->dir, "timeline", canvas->page);
+    return st == EN_OK ? closed : st;
 }

@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -84,7 +83,6 @@ static en_status write_table(const eni_study *study, const char *out)
         }
         ENI_CSV_PUT(&csv, row.stale_mean, row.stale_p50, row.stale_p95, row.stale_max, row.loss.median,
                     row.loss.min, row.loss.max);
-        fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, out, "table", NULL);
 }
@@ -114,7 +112,6 @@ static en_status write_runs(const eni_study *study, const char *out)
         csv.is_blank = false;
         ENI_CSV_PUT(&csv, run->outside);
         fprintf(csv.file, ",%d", run->is_replaced);
-        fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, out, "runs", NULL);
 }
@@ -135,7 +132,6 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
         fprintf(csv.file, ",%s,", eni_verdict_found(comparison));
         if (comparison->found == ENI_COMPARISON_YES)
             eni_csv_name(&csv, study->arms[comparison->sign > 0 ? comparison->a : comparison->b].name);
-        fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, out, "comparisons", NULL);
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "report/may_differ.h"
 #include "report/table.h"
 #include "run/units.h"
 
@@ -220,15 +219,6 @@ static void rule_tuning(const eni_study *study, eni_fairness *fairness)
               json_string_value(json_object_get(tune, "setting")), list);
 }
 
-/* The first complete run of an arm, whatever its setting; NULL: none. */
-static const eni_run *any_run(const eni_study *study, size_t arm)
-{
-    const eni_run *run = NULL;
-    for (size_t c = 0; c < study->nsettings && run == NULL; c++)
-        run = eni_study_example(study, c, arm);
-    return run;
-}
-
 /* Asynchrony is momentum (Mitliagkas et al. 2016): 1 - 1/W for W memoryless workers, whose mean staleness is W - 1. With
  * an explicit momentum m, an update is remembered as with 1 - (1 - m) / W. */
 static void rule_momentum(const eni_study *study, eni_fairness *fairness)
@@ -236,7 +226,7 @@ static void rule_momentum(const eni_study *study, eni_fairness *fairness)
     const double much = 0.9;
     char list[ENI_RULE_TEXT] = "", text[ENI_FACT_TEXT], worst[80] = "";
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = any_run(study, a);
+        const eni_run *run = eni_study_example(study, ENI_ANY, a);
         if (run == NULL || !(run->staleness.mean > 0)) continue;
         eni_fact_of(run, "momentum", text);
         const double given = strtod(text, NULL), own = 1 - 1 / (1 + run->staleness.mean);

@@ -1,5 +1,5 @@
 /* report_merge.c - joins the JSON of compare.json files; report_study.c reads the result as one study. */
-#include "report/report_merge.h"
+#include "report/report_study.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -7,20 +7,15 @@
 
 #include "core/json.h"
 
-static json_t *list_of(json_t *index, const char *key)
-{
-    return json_object_get(index, key);
-}
-
 void eni_merge_mark(json_t *index, int study)
 {
     static const char *const marked[] = {"settings", "runs"};
     size_t i;
     json_t *entry;
     for (size_t k = 0; k < 2; k++)
-        json_array_foreach(list_of(index, marked[k]), i, entry)
+        json_array_foreach(json_object_get(index, marked[k]), i, entry)
             json_object_set_new(entry, "study", json_integer(study));
-    json_array_foreach(list_of(index, "arms"), i, entry)
+    json_array_foreach(json_object_get(index, "arms"), i, entry)
         json_object_set_new(entry, "studies", json_integer(1 << study));
 }
 
@@ -49,7 +44,7 @@ static void rename_in(json_t *index, json_t *list, json_t *entry, const char *ke
     for (int n = 2; find(list, name) != NULL; n++)
         snprintf(name, sizeof name, "%s, %s %d", old, word, n);
     json_object_set_new(entry, "name", json_string(name));
-    json_array_foreach(list_of(index, "runs"), i, run) if (eni_json_says(run, key, old))
+    json_array_foreach(json_object_get(index, "runs"), i, run) if (eni_json_says(run, key, old))
         json_object_set_new(run, key, json_string(name));
     json_t *seeds = json_object_get(json_object_get(index, "plan"), "seeds"),
            *n = json_object_get(seeds, old);
@@ -58,9 +53,9 @@ static void rename_in(json_t *index, json_t *list, json_t *entry, const char *ke
 
 static void add_settings(json_t *all, json_t *index)
 {
-    json_t *into = list_of(all, "settings"), *setting;
+    json_t *into = json_object_get(all, "settings"), *setting;
     size_t i;
-    json_array_foreach(list_of(index, "settings"), i, setting)
+    json_array_foreach(json_object_get(index, "settings"), i, setting)
     {
         if (find(into, name_of(setting)) != NULL) rename_in(index, into, setting, "setting");
         json_array_append(into, setting);
@@ -82,9 +77,9 @@ static bool is_same_arm(const json_t *a, const json_t *b)
 
 static void add_arms(json_t *all, json_t *index)
 {
-    json_t *into = list_of(all, "arms"), *arm;
+    json_t *into = json_object_get(all, "arms"), *arm;
     size_t i;
-    json_array_foreach(list_of(index, "arms"), i, arm)
+    json_array_foreach(json_object_get(index, "arms"), i, arm)
     {
         json_t *known = find(into, name_of(arm));
         if (known != NULL && is_same_arm(known, arm)) {
@@ -101,9 +96,9 @@ static void add_arms(json_t *all, json_t *index)
 /* Appends what the list does not have. */
 static void add_seeds(json_t *all, json_t *index)
 {
-    json_t *into = list_of(all, "seeds"), *seed, *known;
+    json_t *into = json_object_get(all, "seeds"), *seed, *known;
     size_t i, k;
-    json_array_foreach(list_of(index, "seeds"), i, seed)
+    json_array_foreach(json_object_get(index, "seeds"), i, seed)
     {
         bool has = false;
         json_array_foreach(into, k, known) has = has || json_equal(known, seed);
@@ -113,13 +108,13 @@ static void add_seeds(json_t *all, json_t *index)
 
 void eni_merge_add(json_t *all, json_t *index)
 {
-    json_t *runs = list_of(all, "runs"), *plan = json_object_get(all, "plan"), *run;
+    json_t *runs = json_object_get(all, "runs"), *plan = json_object_get(all, "plan"), *run;
     const json_int_t first = (json_int_t)json_array_size(runs);
     size_t i;
     add_settings(all, index);
     add_arms(all, index);
     add_seeds(all, index);
-    json_array_foreach(list_of(index, "runs"), i, run)
+    json_array_foreach(json_object_get(index, "runs"), i, run)
     {
         const json_int_t order = json_integer_value(json_object_get(run, "order"));
         json_object_set_new(run, "order", json_integer(first + order));

@@ -10,7 +10,6 @@
 
 #include "core/files.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "report/html.h"
 

@@ -342,16 +342,14 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
     eni_json_at(reader, "environment");
     json_t *list = eni_json_array(reader, environment, "emulated");
     size_t bytes = 0;
-    FILE *notes = json_array_size(list) == 0 ? NULL : open_memstream(&run->notes, &bytes);
+    FILE *notes = json_array_size(list) == 0 ? NULL : open_memstream(&run->emulated, &bytes);
     if (notes == NULL) return json_array_size(list) == 0 ? reader->status : EN_ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
         if (text == NULL) eni_json_fail(reader, "environment.emulated[%zu] should be a text", i);
         fprintf(notes, "%s%s", i > 0 ? ", " : "", text == NULL ? "" : text);
     }
-    if (fclose(notes) != 0) return EN_ENOMEM;
-    run->emulated = run->notes;
-    return reader->status;
+    return fclose(notes) != 0 ? EN_ENOMEM : reader->status;
 }
 
 /* The member that runs in virtual time have; as a text, it labels the run. */
@@ -365,13 +363,11 @@ static en_status load_simulated(eni_json *reader, eni_run *run)
                *server = eni_json_text(reader, simulated, "server_time");
     size_t bytes;
     EN_TRY(reader->status);
-    FILE *text = open_memstream(&run->simulation, &bytes);
+    FILE *text = open_memstream(&run->simulated, &bytes);
     if (text == NULL) return EN_ENOMEM;
     fprintf(text, "compute %s, net %s%s%s", compute, net, server != NULL ? ", server " : "",
             server != NULL ? server : "");
-    if (fclose(text) != 0) return EN_ENOMEM;
-    run->simulated = run->simulation;
-    return EN_OK;
+    return fclose(text) != 0 ? EN_ENOMEM : EN_OK;
 }
 
 void eni_study_find_target(eni_run *run, const eni_target *target)
@@ -426,7 +422,7 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->slow);
     eni_free(run->present);
     eni_free(run->pipeline.turns);
-    free(run->notes);
-    free(run->simulation);
+    free(run->emulated);
+    free(run->simulated);
     json_decref(run->result);
 }

@@ -13,9 +13,10 @@
 #include "core/json.h"
 #include "entrain/status.h"
 #include "report/comparisons.h"
-#include "report/report_merge.h"
 #include "report/stats.h"
 #include "run/reach.h"
+
+enum { ENI_MERGED_MAX = 8 }; /* studies on a page */
 
 /* Limits far above any real comparison; a file beyond them is refused. */
 enum {
@@ -121,9 +122,8 @@ typedef struct eni_run {
     const char *model, *data, *device, *transport, *algorithm;
     const char *bn_stats; /* whose running statistics were evaluated; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
-    const char *emulated;  /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
-    const char *simulated; /* owned by `simulation`: "compute exp:10ms, net …"; NULL: it ran on real ranks */
-    char *notes, *simulation;
+    char *emulated;  /* owned: "straggler 1:3, net …"; NULL: real */
+    char *simulated; /* owned: "compute exp:10ms, net …"; NULL: it ran on real ranks */
     double workers, updates, steps, samples_computed, samples_applied, samples_dropped;
     double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
     double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
@@ -185,11 +185,22 @@ typedef struct eni_study {
         has_classes; /* judged by the accuracy; false for a regression, and with a target of the loss: by that */
 } eni_study;
 
-/* Reads the folders (see eni_report), side by side: settings, and so rankings and tests, stay apart (report_merge.h). Without a
+/* Reads the folders (see eni_report), side by side: settings, and so rankings and tests, stay apart (report_merge.c). Without a
  * target the first one's own. The caller frees with eni_study_free; on failure there is nothing to free. Logs the first
  * error. */
 en_status eni_study_load(const char *const *dirs, size_t n, eni_target target, eni_study **study_out);
 void eni_study_free(eni_study *study);
+
+/* ---- the indices of several studies as one (report_merge.c) ---- */
+
+/* Marks the settings, arms and runs of an index (compare.json) with the number of its study: "study" of settings and runs,
+ * "studies", a mask, of arms. A file's own marks are replaced. */
+void eni_merge_mark(json_t *index, int study);
+
+/* Adds a marked index to `all`: its settings, renamed where they have the name of another ("even, simulated"); its arms, those
+ * of one name, strategy, options and rate being the same; its seeds, runs and plan, without a primary comparison of its own. Its "argv" and "conditions" become an entry of "more".
+ * Parts that a malformed index lacks are left out: the reader of `all` finds them missing. */
+void eni_merge_add(json_t *all, json_t *index);
 
 /* Sets "target", the fraction or null, and if it is a loss "target_loss". */
 void eni_study_put_target(json_t *object, const eni_target *target);

@@ -398,43 +398,40 @@ static void say_sooner(sentence *s, const standing *winner, const standing *lose
         comparison->a == winner->arm ? comparison->sooner : comparison->later, comparison->n);
 }
 
+typedef struct others {
+    size_t n;
+    const standing *last;
+} others;
+
 /* "; ps-sync later", "; 2 others not shown to differ" */
-static void say_others(sentence *s, size_t n, const standing *last, const char *before, const char *what)
+static void say_others(sentence *s, const others *who, const char *before, const char *what)
 {
-    if (n == 1) say(s, "%s%s %s", before, last->name, what);
-    if (n > 1) say(s, "%s%zu others %s", before, n, what);
+    if (who->n == 1) say(s, "%s%s %s", before, who->last->name, what);
+    if (who->n > 1) say(s, "%s%zu others %s", before, who->n, what);
 }
 
 /* Relates the other arms to the winner, or to a baseline that lost. */
 static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
-    size_t nsooner = 0, nlater = 0, nopen = 0;
-    const standing *sooner = NULL, *later = NULL, *open = NULL;
+    others sooner = {0}, later = {0}, open = {0};
     const bool is_of_loser = loser->arm == s->baseline;
     const standing *of = is_of_loser ? loser : winner;
     for (const standing *one = s->rank; one < s->rank + s->n; one++) {
         if (one == winner || one == loser) continue;
-        if (beats(s, one, of)) {
-            sooner = one;
-            nsooner++;
-        } else if (beats(s, of, one)) {
-            later = one;
-            nlater++;
-        } else {
-            open = one;
-            nopen++;
-        }
+        others *its = beats(s, one, of) ? &sooner : beats(s, of, one) ? &later : &open;
+        its->last = one;
+        its->n++;
     }
     say_sooner(s, winner, loser);
     if (is_of_loser) {
-        say_others(s, nsooner, sooner, ", ", "sooner too");
-        say_others(s, nlater, later, "; ", "later");
+        say_others(s, &sooner, ", ", "sooner too");
+        say_others(s, &later, "; ", "later");
     } else {
-        say_others(s, nlater, later, ", sooner than ", "too");
-        say_others(s, nsooner, sooner, "; ", "sooner still");
+        say_others(s, &later, ", sooner than ", "too");
+        say_others(s, &sooner, "; ", "sooner still");
     }
-    say_others(s, nopen, open, "; ", "not shown to differ");
-    if (nopen + nlater > 0 && is_of_loser) say(s, nopen > 0 ? " from %s" : " than %s", loser->name);
+    say_others(s, &open, "; ", "not shown to differ");
+    if (open.n + later.n > 0 && is_of_loser) say(s, open.n > 0 ? " from %s" : " than %s", loser->name);
 }
 
 /* "ring reached 75 % in 3.1 s, ps-async in 4.1 s" */

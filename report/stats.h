@@ -6,7 +6,6 @@
 #ifndef REPORT_STATS_H
 #define REPORT_STATS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Median, least and greatest of n values. n = 0: all NAN. */

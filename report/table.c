@@ -59,12 +59,20 @@ void eni_table_begin(eni_table *table, const char *heads)
 
 void eni_table_put(eni_table *table, const char *fmt, ...)
 {
-    if (table->cells == NULL) return;
+    enum { SEPARATOR = 0x1f }; /* ASCII's: a text may have a '|' */
+    char cells[256], *text = NULL;
     va_list args;
+    const bool has_several = strchr(fmt, '|') != NULL;
+    snprintf(cells, sizeof cells, "%s", fmt);
+    for (char *bar = cells; (bar = strchr(bar, '|')) != NULL;)
+        *bar = SEPARATOR;
     va_start(args, fmt);
-    vfprintf(table->cells, fmt, args);
+    const int bytes = table->cells != NULL ? vasprintf(&text, cells, args) : -1;
     va_end(args);
-    fputc(0, table->cells);
+    for (char *at = text; has_several && bytes >= 0 && (at = strchr(at, SEPARATOR)) != NULL;)
+        *at++ = 0;
+    if (bytes >= 0) fwrite(text, 1, (size_t)bytes + 1, table->cells);
+    if (bytes >= 0) free(text);
 }
 
 /* Prints the first `keys` columns, and those from `first` to before `last`. */

@@ -20,6 +20,7 @@ typedef struct eni_table {
 
 /* The heads: "setting|>updates", separated by '|', '>' before those of numbers, which are right-aligned. */
 void eni_table_begin(eni_table *table, const char *heads);
+/* One cell, or several that '|' separates in the format: "%d|%.2f ms|%s". */
 void eni_table_put(eni_table *table, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints it with two blanks between columns and none at the end of a line, and frees it. If `out` is a

@@ -117,12 +117,6 @@ static en_status evaluate(void *user, uint64_t nsamples, int64_t virtual_ns, con
 static const size_t FIRST_PROBLEM = offsetof(en_sim_problem, user) + sizeof(void *);
 static const size_t FIRST_OPTIONS = offsetof(en_sim_options, log_user) + sizeof(void *);
 
-static en_status check_options(const en_sim_options *o)
-{
-    if (o == NULL || o->size >= FIRST_OPTIONS) return EN_OK;
-    return eni_fail(EN_EINVAL, "sim", "the options have size %u: set it to sizeof(en_sim_options)", o->size);
-}
-
 static en_status check_problem(const en_sim_problem *p)
 {
     uint64_t sum = 0;
@@ -235,7 +229,9 @@ en_status en_sim_open(const en_sim_problem *problem, const char *const *settings
                       const en_sim_options *options, en_sim **sim_out)
 {
     *sim_out = NULL;
-    EN_TRY(check_options(options));
+    if (options != NULL && options->size < FIRST_OPTIONS)
+        return eni_fail(EN_EINVAL, "sim", "the options have size %u: set it to sizeof(en_sim_options)",
+                        options->size);
     if (options != NULL && options->log != NULL) eni_log_set_sink(options->log, options->log_user);
     EN_TRY(check_problem(problem));
     en_sim *sim = eni_alloc(sizeof *sim);

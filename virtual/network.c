@@ -3,7 +3,6 @@
 #include "virtual/network.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "core/log.h"

@@ -64,13 +64,6 @@ typedef struct times {
     bool of_order; /* --replay-order: the micro-batch of each step, not its time */
 } times;
 
-static en_status add_time(times *t, double ns)
-{
-    EN_TRY(eni_grow((void **)&t->at, &t->room, t->n + 1, sizeof *t->at));
-    t->at[t->n++] = ns;
-    return EN_OK;
-}
-
 /* NAN: not a step of metrics-RANK.jsonl, which has this number. */
 static double number_of_step(const char *line, const char *key)
 {
@@ -108,7 +101,8 @@ static en_status read_times(const char *path, times *t, bool *is_trace_out)
             st = eni_fail(EN_EINVAL, "sim", "%s: line %lu of %s should be %sa step of a metrics-RANK.jsonl",
                           flag, number, path, t->of_order ? "" : "a time in seconds above 0, or ");
         else
-            st = add_time(t, ns);
+            st = eni_grow((void **)&t->at, &t->room, t->n + 1, sizeof *t->at);
+        if (st == EN_OK) t->at[t->n++] = ns;
     }
     if (st == EN_OK && ferror(file))
         st = eni_fail(errno == EISDIR ? EN_EINVAL : EN_EIO, "sim", "%s: cannot read %s: %s", flag, path,

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/memory.h"
 #include "runtime/net/shaper.h"
 #include "virtual/simulation.h"
 
@@ -47,9 +46,8 @@ static void describe_law(const void *all, int32_t i, char text_out[TEXT])
 static void describe_link(const void *all, int32_t i, char text_out[TEXT])
 {
     const eni_net_link *link = (const eni_net_link *)all + i;
-    const bool is_free = link->bytes_per_s == 0 && link->delay_ns == 0;
     eni_net_describe((uint64_t)link->bytes_per_s, link->delay_ns, text_out, TEXT);
-    if (is_free) snprintf(text_out, TEXT, "no time");
+    if (link->bytes_per_s == 0 && link->delay_ns == 0) snprintf(text_out, TEXT, "no time");
 }
 
 static json_t *network(const eni_virtual *v)

@@ -136,7 +136,7 @@ en_status eni_launch_run(const eni_launch *launch)
     l->launch = launch;
     l->begin_ns = eni_now_ns();
     l->listen_fd = l->reports.fd = l->reports.in_fd = l->out_fd = -1;
-    l->due.name_ns = l->due.kill_ns = INT64_MAX;
+    l->due.name_ns = l->due.fail_ns = l->due.kill_ns = INT64_MAX;
     l->oom_kills = eni_launcher_oom_kills();
     sigset_t mask;
     const int tstp_fd = take_stops(&mask);

@@ -75,6 +75,7 @@ typedef struct eni_launcher {
     bool has_named; /* the cause was logged */
     struct {
         int64_t name_ns; /* logs the cause, with what is known by then */
+        int64_t fail_ns; /* a rank gave up: programs that have not ended by then have failed */
         int64_t kill_ns; /* ends the rest */
     } due;               /* INT64_MAX: no cause yet */
 } eni_launcher;

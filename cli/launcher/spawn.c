@@ -336,14 +336,6 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     return EN_OK;
 }
 
-/* The config owns the text from here on. */
-static en_status set_text(char **field, const char *text)
-{
-    eni_free(*field);
-    *field = eni_strdup(text);
-    return *field == NULL ? EN_ENOMEM : EN_OK;
-}
-
 en_status eni_launcher_start_psd(eni_launcher *l, int server)
 {
     eni_config config;
@@ -352,17 +344,17 @@ en_status eni_launcher_start_psd(eni_launcher *l, int server)
     EN_TRY(eni_config_copy(l->launch->config, &config));
     config.listen_fd = server == 0 ? l->listen_fd : -1;
     config.server_rank = server;
-    en_status st = set_text(&config.listen, l->address);
-    if (st == EN_OK && server > 0) st = set_text(&config.leader, l->address);
+    en_status st = eni_config_put(&config.listen, l->address);
+    if (st == EN_OK && server > 0) st = eni_config_put(&config.leader, l->address);
     if (st == EN_OK && server == 0 && l->launch->takes != NULL)
-        st = set_text(&config.takes, l->launch->takes);
-    if (st == EN_OK && l->psd.state[0] != 0) st = set_text(&config.state, l->psd.state);
+        st = eni_config_put(&config.takes, l->launch->takes);
+    if (st == EN_OK && l->psd.state[0] != 0) st = eni_config_put(&config.state, l->psd.state);
     if (st == EN_OK && config.trace != NULL) { /* eni_merge_trace: one file per process */
         if (server == 0)
             snprintf(trace, sizeof trace, "%s.psd", config.trace);
         else
             snprintf(trace, sizeof trace, "%s.psd%d", config.trace, server);
-        st = set_text(&config.trace, trace);
+        st = eni_config_put(&config.trace, trace);
     }
     if (st == EN_OK) st = spawn(l, role, -1 - server, ENI_PSD, &config);
     eni_config_fini(&config);
@@ -384,9 +376,10 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, bool has_ps
     config.listen_fd = rank == 0 && !has_psd ? l->listen_fd : -1;
     config.begin_ns = l->begin_ns;
     config.check = l->launch->is_check;
-    en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
-    if (st == EN_OK && l->launch->probe != NULL) st = set_text(&config.probe, l->launch->probe);
-    if (st == EN_OK && rank == 0 && l->launch->takes != NULL) st = set_text(&config.takes, l->launch->takes);
+    en_status st = eni_config_put(has_psd ? &config.server : &config.rendezvous, l->address);
+    if (st == EN_OK && l->launch->probe != NULL) st = eni_config_put(&config.probe, l->launch->probe);
+    if (st == EN_OK && rank == 0 && l->launch->takes != NULL)
+        st = eni_config_put(&config.takes, l->launch->takes);
     if (st == EN_OK) st = spawn(l, role, rank, config.command.count > 0 ? ENI_RANK : ENI_WORKER, &config);
     eni_config_fini(&config);
     return st;

@@ -103,12 +103,6 @@ static void begin_to_name(eni_launcher *l)
     if (l->due.name_ns == INT64_MAX) l->due.name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
 }
 
-/* The strategy can go on without this rank: its death is logged and otherwise ignored. */
-static bool may_lose(const eni_launcher *l, const eni_child *c)
-{
-    return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
-}
-
 /* Ended by itself before it was done: exit() or _exit() in a plugin, or a sanitizer. */
 static bool has_exited_early(const eni_child *c)
 {
@@ -164,7 +158,7 @@ static void note_broken(eni_launcher *l)
 static void note_lost(eni_launcher *l, eni_child *c)
 {
     char cause[sizeof c->cause];
-    if (may_lose(l, c)) {
+    if (l->may_lose_ranks && c->rank > 0 && !l->is_ending) { /* the strategy can go on without it */
         describe_end(l, c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
                  l->course.begun_ns != 0 ? "; the others go on" : "");
@@ -172,11 +166,19 @@ static void note_lost(eni_launcher *l, eni_child *c)
     }
     c->is_lost = true;
     note_broken(l);
-    if (l->failed == NULL && !l->has_named) {
+    if (l->failed == NULL && !(l->has_named && l->has_death)) {
         l->failed = c;
         begin_to_name(l);
     }
     if (l->first == EN_OK) l->first = EN_EPEER;
+}
+
+/* A rank has learned that another one died, which is reported too, or gave up and may live on. */
+static void note_given_up(eni_launcher *l)
+{
+    note_broken(l);
+    begin_to_name(l);
+    if (l->due.fail_ns == INT64_MAX) l->due.fail_ns = eni_now_ns() + PROGRAM_STOP_MS * ENI_MILLI;
 }
 
 /* After exec has failed. */
@@ -203,21 +205,24 @@ static void note_end(eni_launcher *l, eni_child *c)
         note_lost(l, c);
         return;
     }
-    if (code == 0 || l->first != EN_OK) return;
-    /* Programs say by their own exit codes how they ended; psd ends so, too, if one of them ends the run early. */
-    if (code > 128 && c->rank < 0 && is_program(l)) {
+    /* Programs say by their own exit codes how they ended, unless they hide that the run has failed; psd ends as they do if one
+     * of them ends the run early. */
+    const bool is_hidden = code == 0 && is_program(l) && c->end != EN_OK && c->end != EN_ESTOP;
+    const bool is_signalled = is_hidden ? c->end == EN_EINTR : code > 128;
+    if ((code == 0 && !is_hidden) || l->first != EN_OK) return;
+    if (is_signalled && is_program(l) && (is_hidden || c->rank < 0)) {
         if (c->end == EN_ESTOP) return;
         eni_error("launch", "%s (pid %d) was ended by %s, and so was the run, before its end", c->role,
-                  (int)c->pid, strsignal(code - 128));
+                  (int)c->pid, is_hidden ? "a signal" : strsignal(code - 128));
     }
     if (code == 127)
         eni_error("launch", "%s could not be executed%s%s%s", c->role, is_program(l) ? ": " : "",
                   is_program(l) ? l->launch->config->command.item[0] : "",
                   is_program(l) ? why_not_run(l->launch->config->command.item[0]) : "");
-    if (code > 128) /* a signal that we did not send, or `entrain stop`: its own log says which */
+    if (is_signalled) /* which we did not send, or `entrain stop`: its own log says which */
         eni_debug("launch", "%s (pid %d) ended early: exit code %d", c->role, (int)c->pid, code);
     const bool is_wrong_use = code == 2 || (code == 127 && is_program(l));
-    l->first = is_wrong_use ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
+    l->first = is_wrong_use ? EN_EINVAL : is_signalled ? EN_EINTR : EN_EPEER;
 }
 
 static void reap(eni_launcher *l)
@@ -333,6 +338,7 @@ static void take_line(eni_launcher *l, char *line)
                 l->child[i].has_said_end = true, l->child[i].end = st;
             else if (l->child[i].pid == pid)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
+        if (st == EN_EPEER && is_program(l)) note_given_up(l);
         return;
     }
     if (eni_resize_read(line, &l->course.asked, &sentence)) {
@@ -410,6 +416,10 @@ static void name_failed(eni_launcher *l)
     l->has_named = true;
     l->due.name_ns = INT64_MAX;
     const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
+    if (!l->has_death && dead == NULL) { /* the rank that gave up is named by the others, in its words */
+        eni_relay_open(&l->relay, "", false);
+        return;
+    }
     if (l->has_death) {
         death = l->death;
     } else {
@@ -475,7 +485,7 @@ static void handle_signal(eni_launcher *l)
 /* Wrong use is found before anything has begun: no process needs time to finish. */
 static void handle_failure(eni_launcher *l)
 {
-    if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
+    if (l->is_ending || (l->first == EN_OK && !l->has_death && eni_now_ns() < l->due.fail_ns)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
     const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death,
                is_stop = is_program(l) && l->first == EN_EINTR && !l->has_death;

@@ -59,6 +59,7 @@ typedef struct en_plan_info {
     char forward[48];         /* the library's name of the implementation: "brgconv:avx512_core", "loops" */
     char backward_weights[48];
     char backward_data[48]; /* empty: no backward_data */
+    uint64_t kept_bytes;    /* of what forward and backward_data make of w; 0: nothing worth keeping */
 } en_plan_info;
 
 /* The tensors of one run. A call reads only the fields it needs; the others may be NULL. */
@@ -77,6 +78,10 @@ typedef struct en_args {
     const void *x2;    /* add, EN_OP_FUSE_ADD: of x's extent and type */
     float *stats;      /* batchnorm */
     const char *label; /* the caller's name of this operation, for messages; or NULL */
+    /* For calls of forward, or of backward_data, with the w of this plan's last such call: what that call made of it is still
+     * in `kept`, (kept_bytes) of this plan alone, or NULL. */
+    void *kept;
+    uint32_t is_same_w;
 } en_args;
 
 /* ---- the device -------------------------------------------------------------------------------------- */

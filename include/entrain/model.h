@@ -77,6 +77,9 @@ typedef struct en_model_tensor {
     uint32_t dtype;                /* tensor.h; weights: EN_F32. Others lie in the state in place of floats */
     uint32_t init;                 /* EN_INIT_* */
     uint64_t fan_in, fan_out;      /* inputs of one output, outputs of one input: scales of initial values */
+    /* Dimensions from the outermost to the innermost, as the elements lie in the flat vector; all 0: row-major. Only a program's
+     * tensors have another (rank.h). Files and hashes are row-major (models/formats/rows.h). */
+    uint8_t order[EN_MAX_DIMS];
 } en_model_tensor;
 
 /* One operation of a network. Inputs are earlier nodes; node 0 is the batch, an op of kind 0. */
@@ -164,6 +167,9 @@ typedef struct en_model_options {
     uint32_t input;      /* the node whose output enters the part; 0: the batch */
     /* Batches of one size that forward may run before backward, each with its own memory; 0: 1. */
     uint32_t in_flight;
+    /* 1: layers keep what they make of their weights from batch to batch of training, which takes memory, until
+     * en_model_new_weights. */
+    uint32_t keeps_weights;
 } en_model_options;
 
 /* Plans nothing yet. Borrows schema, device and context, which must outlive the model. options NULL: float32, no scale, the
@@ -185,6 +191,9 @@ en_status en_model_prepare(en_model *model, int64_t n, int mode);
 /* With several batches in flight: selects the one for the following calls, forward up to the backward of the same batch. 0 at
  * first. EN_EINVAL: no such batch. */
 en_status en_model_turn(en_model *model, uint32_t batch);
+
+/* With keeps_weights: tells that `param` has changed since the last call. */
+void en_model_new_weights(en_model *model);
 
 /* Enqueues (on host devices: runs) the forward pass and the loss. Reads `param`, (schema->count); updates `state`,
  * (schema->nstate), unless it is NULL. */

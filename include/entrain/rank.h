@@ -93,10 +93,14 @@ typedef struct en_rank_tensor {
     uint32_t size; /* sizeof(en_rank_tensor) */
     uint32_t reserved;
     const char *name; /* not empty, at most EN_RANK_NAME bytes, no two alike; as in PyTorch's state_dict */
-    uint64_t shape[EN_RANK_DIMS]; /* row-major; ends at the first 0; {0}: a single number */
+    uint64_t shape[EN_RANK_DIMS]; /* ends at the first 0; {0}: a single number */
     const float *initial;         /* (count) initial values; only rank 0's are used. NULL: zeros */
     /* NULL: the run's. At most 15 different ones; equal on all ranks, and in a resumed run. */
     const en_rank_rates *rates;
+    /* In which order its elements lie in memory, here and in weights, gradients and `evaluate`: dimensions from the outermost
+     * to the innermost, such as {0, 2, 3, 1} for PyTorch's channels_last. All 0: row-major. Equal on all ranks. Files have
+     * all tensors row-major: a resumed run may have another order. */
+    uint8_t order[EN_RANK_DIMS];
 } en_rank_tensor;
 
 /* Flags of a memory. */
@@ -119,6 +123,7 @@ typedef struct en_rank_memory {
      * en_rank_begin to en_rank_finish. The library reads them in en_rank_begin, en_rank_finish and en_rank_end, and writes them in en_rank_open;
      * during `evaluate` they are those that belong to its weights. */
     void *data;
+    uint8_t order[EN_RANK_DIMS]; /* as a tensor's */
 } en_rank_memory;
 
 /* How well the weights do: on the batch of a step, or on the set that `evaluate` chooses. */
@@ -258,7 +263,8 @@ EN_RANK_API en_status en_rank_finish(en_rank *rank, const en_rank_score *score);
 EN_RANK_API en_status en_rank_end(en_rank *rank);
 
 /* Asks for an early end in good order, as Ctrl-C does under `entrain run`: returns at once, and all ranks get EN_ESTOP before
- * the same step, or at their next batch if batches are claimed. `why` is for people; NULL: none. */
+ * the same step, or at their next batch if batches are claimed. `why` is for people; NULL: none. With the name of a signal to
+ * this process ("SIGTERM"), `entrain run` names this rank, and its exit code is 143. rank NULL is fine. */
 EN_RANK_API void en_rank_stop(en_rank *rank, const char *why);
 
 /* The program cannot go on: every call that waits, here and on all ranks, ends, and the others name this rank with `why`

@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/formats/rows.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "float32 is copied between file and memory unchanged");
@@ -488,6 +489,17 @@ static eni_st_tensor *wide_first(const eni_st_tensor *tensors, uint32_t n)
     return ordered;
 }
 
+/* Makes all data row-major, which needs copies of some; false: out of memory. */
+static bool lie_in_rows(eni_st_tensor *tensors, uint32_t n, void **copies)
+{
+    for (uint32_t t = 0; t < n; t++) {
+        if (tensors[t].own == NULL) continue;
+        tensors[t].data = eni_rows_of(tensors[t].own, tensors[t].data, &copies[t]);
+        if (tensors[t].data == NULL) return false;
+    }
+    return true;
+}
+
 /* digest_out NULL: without a seal. */
 static en_status write_file(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
                             const eni_st_meta *meta, uint32_t nmeta, char *digest_out,
@@ -498,10 +510,11 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
     char *header = ordered != NULL ? header_new(ordered, ntensors, meta, nmeta) : NULL;
     const size_t n = 3 + (size_t)ntensors;
     struct iovec *parts = eni_alloc_array(n, sizeof *parts);
+    void **copies = eni_alloc_array(ntensors, sizeof *copies);
     en_status st = EN_ENOMEM;
     snprintf(why_out, ENI_ST_WHY,
              "%s: cannot make the header: out of memory, or a name is not UTF-8 or a duplicate", path);
-    if (header != NULL && parts != NULL) {
+    if (header != NULL && parts != NULL && copies != NULL && lie_in_rows(ordered, ntensors, copies)) {
         const size_t text = strlen(header);
         uint64_t length = eni_round_up(text, HEADER_ALIGN); /* with its padding */
         parts[0] = (struct iovec){&length, sizeof length};
@@ -512,6 +525,9 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
         if (digest_out != NULL) seal(header, parts, n, digest_out);
         st = eni_file_replace(path, parts, n, why_out, ENI_ST_WHY);
     }
+    for (uint32_t t = 0; t < ntensors && copies != NULL; t++)
+        eni_free(copies[t]);
+    eni_free(copies);
     eni_free(parts);
     eni_free(ordered);
     free(header); /* from jansson, by malloc */

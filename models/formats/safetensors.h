@@ -29,8 +29,9 @@ typedef struct eni_st_tensor {
     uint32_t dtype; /* EN_F32 .. */
     uint32_t ndim;  /* 0: a scalar */
     int64_t shape[EN_MAX_DIMS];
-    uint64_t count;   /* elements; 0 if a side is 0 */
-    const void *data; /* (count), little endian; unaligned after reading */
+    uint64_t count;             /* elements; 0 if a side is 0 */
+    const void *data;           /* (count), little endian; unaligned after reading */
+    const en_model_tensor *own; /* to write: data lie in its order; NULL: row-major */
 } eni_st_tensor;
 
 static inline uint64_t eni_st_bytes(const eni_st_tensor *tensor)

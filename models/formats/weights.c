@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/formats/safetensors.h"
+#include "models/formats/rows.h"
 #include "ops/mean.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */
@@ -20,6 +20,7 @@ en_status eni_weights_entry(const en_schema *schema, uint32_t i, const float *fl
     *entry_out = (eni_st_tensor){
         .name = from->name, .dtype = from->dtype, .ndim = from->ndim, .count = from->count, .data = data};
     memcpy(entry_out->shape, from->shape, sizeof entry_out->shape);
+    if (eni_rows_differ(from)) entry_out->own = from;
     return from->dtype != EN_F32 || eni_all_finite(data, from->count) ? EN_OK : EN_ENONFINITE;
 }
 
@@ -144,7 +145,7 @@ static en_status file_copy(const char *name, const eni_st_file *file, const en_s
         const en_model_tensor *tensor = eni_schema_tensor(schema, t);
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         float *into = (t < schema->ntensors ? flat : state) + tensor->offset;
-        if (found != NULL) memcpy(into, found->data, eni_st_bytes(found));
+        if (found != NULL) eni_rows_to(tensor, found->data, into);
     }
     return EN_OK;
 }
@@ -173,26 +174,30 @@ en_status eni_weights_load(const char *path, const en_schema *schema, float *fla
 
 /* ---- digest ------------------------------------------------------------------------------------------ */
 
-static void digest_tensors(const en_model_tensor *tensors, uint32_t n, const float *flat,
-                           char hex_out[ENI_DIGEST_HEX])
+static en_status digest_tensors(const en_model_tensor *tensors, uint32_t n, const float *flat,
+                                char hex_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
     eni_digest_begin(&digest);
-    for (uint32_t t = 0; t < n; t++)
-        eni_digest_add(&digest, flat + tensors[t].offset,
-                       tensors[t].count * en_dtype_bytes(tensors[t].dtype));
+    for (uint32_t t = 0; t < n; t++) {
+        void *copy;
+        const void *rows = eni_rows_of(&tensors[t], flat + tensors[t].offset, &copy);
+        if (rows == NULL) return EN_ENOMEM;
+        eni_digest_add(&digest, rows, tensors[t].count * en_dtype_bytes(tensors[t].dtype));
+        eni_free(copy);
+    }
     eni_digest_end(&digest, hex_out);
+    return EN_OK;
 }
 
 en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX])
 {
-    digest_tensors(schema->tensors, schema->ntensors, flat, hex_out);
-    return EN_OK;
+    return digest_tensors(schema->tensors, schema->ntensors, flat, hex_out);
 }
 
-void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX])
+en_status eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX])
 {
-    digest_tensors(schema->buffers, schema->nbuffers, state, hex_out);
+    return digest_tensors(schema->buffers, schema->nbuffers, state, hex_out);
 }
 
 /* As text: a line for each node, with its inputs if they are not the node before; a line for each tensor. */

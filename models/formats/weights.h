@@ -33,8 +33,8 @@ en_status eni_weights_parse(const char *name, const void *data, size_t bytes, co
  * declaration order, concatenated, no padding. EN_ENOMEM. */
 en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX]);
 
-/* buffers_sha256: the same of the state, in the order of schema->buffers, of any type. */
-void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX]);
+/* buffers_sha256: the same of the state, in the order of schema->buffers, of any type. EN_ENOMEM. */
+en_status eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX]);
 
 /* Tensor i of a network, the weights and then the state: i < ntensors + nbuffers. */
 static inline const en_model_tensor *eni_schema_tensor(const en_schema *schema, uint32_t i)

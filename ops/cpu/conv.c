@@ -12,7 +12,8 @@ static en_status run_pass(const en_plan *plan, const en_args *args, int which, c
     const void *picked = pass->picked ? pass->picked : weights;
     const void *const at[] = {source, picked, target, scratch, bias};
     const void *const in[] = {weights, picked}, *const out[] = {picked, weights};
-    if (pass->picked && !comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, in));
+    if (pass->picked && !comes_out && !eni_cpu_is_same_w(args))
+        EN_TRY(eni_cpu_run(plan, args, &pass->reorder, in));
     EN_TRY(eni_cpu_run(plan, args, &pass->run, at));
     if (pass->picked && comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, out));
     return pass->picked ? eni_cpu_canary_check(args, &pass->run, pass->picked, pass->picked_bytes) : EN_OK;

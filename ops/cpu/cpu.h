@@ -173,6 +173,10 @@ static inline int64_t eni_cpu_parts(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
+/* en_args.kept and is_same_w of a caller that knows them; else NULL and false. */
+void *eni_cpu_kept(const en_args *args);
+bool eni_cpu_is_same_w(const en_args *args);
+
 /* y = relu(y), and dy = 0 where y is not positive, if the op has EN_OP_FUSE_RELU. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);
 void eni_cpu_relu_mask(const en_plan *plan, const en_args *args);

@@ -23,6 +23,23 @@ void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const c
     if (workspace > plan->info.workspace_bytes) plan->info.workspace_bytes = workspace;
 }
 
+/* ---- the same weights again ---- */
+
+static bool has_kept(const en_args *args)
+{
+    return args->size >= offsetof(en_args, is_same_w) + sizeof args->is_same_w;
+}
+
+void *eni_cpu_kept(const en_args *args)
+{
+    return has_kept(args) ? args->kept : NULL;
+}
+
+bool eni_cpu_is_same_w(const en_args *args)
+{
+    return has_kept(args) && args->is_same_w != 0;
+}
+
 /* ---- canaries ---- */
 
 static const char canary[ENI_CANARY_BYTES] = "Entrain: canary";

@@ -27,6 +27,7 @@
 enum {
     PLACES = 16,           /* in a tile, one product each */
     LANES = 8,             /* channels per pass of the loops below */
+    ROWS = 16,             /* of the weights, in one pass over their columns */
     GAP = 16,              /* floats after a row of a matrix: rows of a power of two would share cache sets */
     CHUNK_BYTES = 1 << 20, /* of V and M together, per thread */
     MIN_TILES = 64,        /* per chunk: U is read once per chunk */
@@ -118,22 +119,30 @@ static float *zeros_of(const en_args *args)
     return args->workspace;
 }
 
-static float *weights_of(const en_plan *plan, const en_args *args)
+static float *sums_of(const en_plan *plan, const en_args *args)
 {
     return zeros_of(args) + edge_floats(plan);
+}
+
+/* U of forward or backward data: in the workspace, unless it is kept. */
+static float *weights_of(const en_plan *plan, const en_args *args, int which)
+{
+    float *kept = eni_cpu_kept(args);
+    if (kept == NULL) return sums_of(plan, args);
+    return kept + (which == ENI_FORWARD ? 0 : weights_floats(plan));
 }
 
 /* V of a thread; its other matrices lie behind it. */
 static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int64_t thread)
 {
-    return weights_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
+    return sums_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
 }
 
 /* ---- tiles: (4, 4) pixels to 16 positions and back, each of `channels` floats ----------------------------- */
 
-/* B' x B */
-ENI_MULTIVERSION static void transform_input(float *v, int64_t place, const float *const *at,
-                                             int64_t channels)
+/* Places [from, to) of B' x B. */
+ENI_ALWAYS_INLINE void input_places(float *v, int64_t place, const float *const *at, int64_t channels,
+                                    int from, int to)
 {
     for (int64_t c = 0; c < channels; c += LANES) {
         lanes t[4][4];
@@ -146,17 +155,16 @@ ENI_MULTIVERSION static void transform_input(float *v, int64_t place, const floa
             t[3][j] = d1 - d3;
         }
         for (int i = 0; i < 4; i++) {
-            float *to = v + 4 * i * place + c;
-            *(lanes *)to = t[i][0] - t[i][2];
-            *(lanes *)(to + place) = t[i][1] + t[i][2];
-            *(lanes *)(to + 2 * place) = t[i][2] - t[i][1];
-            *(lanes *)(to + 3 * place) = t[i][1] - t[i][3];
+            const lanes all[] = {t[i][0] - t[i][2], t[i][1] + t[i][2], t[i][2] - t[i][1], t[i][1] - t[i][3]};
+            for (int j = 0; j < 4; j++)
+                if (4 * i + j >= from && 4 * i + j < to) *(lanes *)(v + (4 * i + j) * place + c) = all[j];
         }
     }
 }
 
-/* A dy A' */
-ENI_MULTIVERSION static void transform_dy(float *v, int64_t place, const float *const *at, int64_t channels)
+/* Places [from, to) of A dy A'. */
+ENI_ALWAYS_INLINE void dy_places(float *v, int64_t place, const float *const *at, int64_t channels, int from,
+                                 int to)
 {
     for (int64_t c = 0; c < channels; c += LANES) {
         lanes t[4][2];
@@ -168,13 +176,38 @@ ENI_MULTIVERSION static void transform_dy(float *v, int64_t place, const float *
             t[3][j] = -d1;
         }
         for (int i = 0; i < 4; i++) {
-            float *to = v + 4 * i * place + c;
-            *(lanes *)to = t[i][0];
-            *(lanes *)(to + place) = t[i][0] + t[i][1];
-            *(lanes *)(to + 2 * place) = t[i][0] - t[i][1];
-            *(lanes *)(to + 3 * place) = -t[i][1];
+            const lanes all[] = {t[i][0], t[i][0] + t[i][1], t[i][0] - t[i][1], -t[i][1]};
+            for (int j = 0; j < 4; j++)
+                if (4 * i + j >= from && 4 * i + j < to) *(lanes *)(v + (4 * i + j) * place + c) = all[j];
         }
     }
+}
+
+/* The ranges of one thread and of two are constants to the compiler. */
+ENI_MULTIVERSION static void transform_input(float *v, int64_t place, const float *const *at,
+                                             int64_t channels, int from, int to)
+{
+    if (from == 0 && to == PLACES)
+        input_places(v, place, at, channels, 0, PLACES);
+    else if (from == 0 && to == PLACES / 2)
+        input_places(v, place, at, channels, 0, PLACES / 2);
+    else if (from == PLACES / 2 && to == PLACES)
+        input_places(v, place, at, channels, PLACES / 2, PLACES);
+    else
+        input_places(v, place, at, channels, from, to);
+}
+
+ENI_MULTIVERSION static void transform_dy(float *v, int64_t place, const float *const *at, int64_t channels,
+                                          int from, int to)
+{
+    if (from == 0 && to == PLACES)
+        dy_places(v, place, at, channels, 0, PLACES);
+    else if (from == 0 && to == PLACES / 2)
+        dy_places(v, place, at, channels, 0, PLACES / 2);
+    else if (from == PLACES / 2 && to == PLACES)
+        dy_places(v, place, at, channels, PLACES / 2, PLACES);
+    else
+        dy_places(v, place, at, channels, from, to);
 }
 
 /* A' M A, and the bias */
@@ -209,84 +242,98 @@ static void point(float **at, int side, float *map, en_extent e, int64_t top, in
         }
 }
 
-/* Rows of tiles [from, to) of V = B' x B, for a chunk that starts at row `first`; `place` floats from one
- * position to the next. */
-static void transform_input_rows(const grid *g, const float *x, float *zeros, float *v, int64_t place,
-                                 int64_t first, int64_t from, int64_t to)
+/* Some rows of tiles, and some places of each. */
+typedef struct chunk {
+    int64_t first, rows;
+    int from, to;
+} chunk;
+
+/* V = B' x B of a chunk; `place` floats from one place to the next. */
+static void transform_input_rows(const grid *g, const chunk *k, const float *x, float *zeros, float *v,
+                                 int64_t place)
 {
     float *at[PLACES];
-    for (int64_t row = first + from; row < first + to; row++) {
+    for (int64_t row = k->first; row < k->first + k->rows; row++) {
         float *map = (float *)(uintptr_t)x + row / g->high * g->from.h * g->from.w * g->from.c;
-        for (int64_t k = 0; k < g->wide; k++) {
-            point(at, 4, map, g->from, 2 * (row % g->high) - g->pad, 2 * k - g->pad, zeros);
-            transform_input(v + ((row - first) * g->wide + k) * stride(g->from.c), place,
-                            (const float *const *)at, g->from.c);
+        for (int64_t i = 0; i < g->wide; i++, v += stride(g->from.c)) {
+            point(at, 4, map, g->from, 2 * (row % g->high) - g->pad, 2 * i - g->pad, zeros);
+            transform_input(v, place, (const float *const *)at, g->from.c, k->from, k->to);
         }
     }
 }
 
-static void transform_dy_rows(const grid *g, const float *dy, float *zeros, float *v, int64_t place,
-                              int64_t first, int64_t from, int64_t to)
+static void transform_dy_rows(const grid *g, const chunk *k, const float *dy, float *zeros, float *v,
+                              int64_t place)
 {
     float *at[4];
-    for (int64_t row = first + from; row < first + to; row++) {
+    for (int64_t row = k->first; row < k->first + k->rows; row++) {
         float *map = (float *)(uintptr_t)dy + row / g->high * g->to.h * g->to.w * g->to.c;
-        for (int64_t k = 0; k < g->wide; k++) {
-            point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, zeros);
-            transform_dy(v + ((row - first) * g->wide + k) * stride(g->to.c), place, (const float *const *)at,
-                         g->to.c);
+        for (int64_t i = 0; i < g->wide; i++, v += stride(g->to.c)) {
+            point(at, 2, map, g->to, 2 * (row % g->high), 2 * i, zeros);
+            transform_dy(v, place, (const float *const *)at, g->to.c, k->from, k->to);
         }
     }
 }
 
-static void transform_output_rows(const grid *g, float *y, float *unread, const float *m, int64_t place,
-                                  const float *bias, int64_t first, int64_t rows)
+static void transform_output_rows(const grid *g, const chunk *k, float *y, float *unread, const float *m,
+                                  int64_t place, const float *bias)
 {
     float *at[4];
-    for (int64_t row = first; row < first + rows; row++) {
+    for (int64_t row = k->first; row < k->first + k->rows; row++) {
         float *map = y + row / g->high * g->to.h * g->to.w * g->to.c;
-        for (int64_t k = 0; k < g->wide; k++) {
-            point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, unread);
-            transform_output(at, m + ((row - first) * g->wide + k) * stride(g->to.c), place, bias, g->to.c);
+        for (int64_t i = 0; i < g->wide; i++, m += stride(g->to.c)) {
+            point(at, 2, map, g->to, 2 * (row % g->high), 2 * i, unread);
+            transform_output(at, m, place, bias, g->to.c);
         }
     }
 }
 
 /* ---- weights: (O, C, 3, 3) to 16 matrices and back --------------------------------------------------------- */
 
+/* LANES numbers, `apart` floats from one to the next. */
+ENI_ALWAYS_INLINE void gather(lanes *to, const float *w, int64_t apart)
+{
+    *to = (lanes){w[0],         w[apart],     w[2 * apart], w[3 * apart],
+                  w[4 * apart], w[5 * apart], w[6 * apart], w[7 * apart]};
+}
+
+/* G w G' of LANES columns: 16 numbers of each, `place` floats apart. */
+ENI_ALWAYS_INLINE void transform_taps(float *u, int64_t place, const lanes g[9])
+{
+    lanes t[4][3];
+    for (int j = 0; j < 3; j++) {
+        const lanes outer = 0.5f * (g[j] + g[6 + j]), inner = 0.5f * g[3 + j];
+        t[0][j] = g[j];
+        t[1][j] = outer + inner;
+        t[2][j] = outer - inner;
+        t[3][j] = g[6 + j];
+    }
+    for (int i = 0; i < 4; i++) {
+        const lanes outer = 0.5f * (t[i][0] + t[i][2]), inner = 0.5f * t[i][1];
+        float *at = u + 4 * i * place;
+        *(lanes *)at = t[i][0];
+        *(lanes *)(at + place) = outer + inner;
+        *(lanes *)(at + 2 * place) = outer - inner;
+        *(lanes *)(at + 3 * place) = t[i][2];
+    }
+}
+
 /* U = G w G', 16 x (rows, columns), for columns [from, to): `row` and `column` floats from one to the next in
- * w; `turned`: rotated by 180 degrees. */
+ * w; `turned`: rotated by 180 degrees. A few rows at a time, since w is in order by rows or by columns, and
+ * the lines of U are in the cache until they are full. */
 ENI_MULTIVERSION static void transform_weights(float *u, const float *w, int64_t rows, int64_t columns,
                                                int64_t row, int64_t column, int turned, int64_t from,
                                                int64_t to)
 {
     const int64_t place = rows * stride(columns);
-    for (int64_t k = from; k < to; k += LANES)
-        for (int64_t r = 0; r < rows; r++) {
-            union {
-                float one[9][LANES];
-                lanes all[9];
-            } g;
-            lanes t[4][3];
-            for (int l = 0; l < LANES; l++)
+    for (int64_t first = 0; first < rows; first += ROWS)
+        for (int64_t k = from; k < to; k += LANES)
+            for (int64_t r = first; r < rows && r < first + ROWS; r++) {
+                lanes g[9];
                 for (int tap = 0; tap < 9; tap++)
-                    g.one[turned ? 8 - tap : tap][l] = w[r * row + (k + l) * column + tap];
-            for (int j = 0; j < 3; j++) {
-                const lanes outer = 0.5f * (g.all[j] + g.all[6 + j]), inner = 0.5f * g.all[3 + j];
-                t[0][j] = g.all[j];
-                t[1][j] = outer + inner;
-                t[2][j] = outer - inner;
-                t[3][j] = g.all[6 + j];
+                    gather(&g[turned ? 8 - tap : tap], w + r * row + k * column + tap, column);
+                transform_taps(u + r * stride(columns) + k, place, g);
             }
-            for (int i = 0; i < 4; i++) {
-                const lanes outer = 0.5f * (t[i][0] + t[i][2]), inner = 0.5f * t[i][1];
-                float *at = u + 4 * i * place + r * stride(columns) + k;
-                *(lanes *)at = t[i][0];
-                *(lanes *)(at + place) = outer + inner;
-                *(lanes *)(at + 2 * place) = outer - inner;
-                *(lanes *)(at + 3 * place) = t[i][2];
-            }
-        }
 }
 
 /* dw = G' U G, of outputs [from, to). */
@@ -324,18 +371,18 @@ ENI_MULTIVERSION static void transform_dw(float *dw, const float *u, int64_t out
 static void weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    transform_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
+    transform_weights(weights_of(plan, args, ENI_FORWARD), args->w, c, o, 9, 9 * c, 0, from, to);
 }
 
 static void turned_weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    transform_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
+    transform_weights(weights_of(plan, args, ENI_BACKWARD_DATA), args->w, o, c, 9 * c, 9, 1, from, to);
 }
 
 static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    transform_dw(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
+    transform_dw(args->dw, sums_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
 }
 
 /* ---- a pass ------------------------------------------------------------------------------------------------ */
@@ -344,10 +391,9 @@ static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64
 typedef struct pass {
     en_args args; /* first */
     grid g;
+    int which;
     const float *x, *bias; /* forward and backward data: the input, the addend, the output */
     float *y;
-    int64_t first, rows; /* backward weights: a chunk, V of x and W of dy */
-    float *v, *w;
     eni_cpu_products *products;
 } pass;
 
@@ -373,18 +419,25 @@ static void multiply(const pass *p, bool adds, int64_t m, int64_t n, int64_t k, 
 
 /* ---- forward and backward data: each thread has chunks of its own ------------------------------------------ */
 
-static void convolve(const en_plan *plan, const pass *p, int64_t chunk, float *v)
+/* Chunk i of a pass, with places [from, to). */
+static chunk chunk_at(const grid *g, int64_t i, int from, int to)
+{
+    const int64_t first = i * g->at_once;
+    return (chunk){first, first + g->at_once < g->rows ? g->at_once : g->rows - first, from, to};
+}
+
+static void convolve(const en_plan *plan, const pass *p, int64_t i, float *v)
 {
     const grid *g = &p->g;
-    const int64_t first = chunk * g->at_once, c = g->from.c, o = g->to.c;
-    const int64_t rows = first + g->at_once < g->rows ? g->at_once : g->rows - first, tiles = rows * g->wide;
+    const chunk k = chunk_at(g, i, 0, PLACES);
+    const int64_t c = g->from.c, o = g->to.c, tiles = k.rows * g->wide;
     float *m = v + chunk_floats(g, c), *unread = m + chunk_floats(g, o);
-    const float *u = weights_of(plan, &p->args);
-    transform_input_rows(g, p->x, zeros_of(&p->args), v, tiles * stride(c), first, 0, rows);
-    for (int i = 0; i < PLACES; i++)
-        multiply(p, false, tiles, o, c, v + i * tiles * stride(c), u + i * c * stride(o),
-                 m + i * tiles * stride(o), false);
-    transform_output_rows(g, p->y, unread, m, tiles * stride(o), p->bias, first, rows);
+    const float *u = weights_of(plan, &p->args, p->which);
+    transform_input_rows(g, &k, p->x, zeros_of(&p->args), v, tiles * stride(c));
+    for (int at = 0; at < PLACES; at++)
+        multiply(p, false, tiles, o, c, v + at * tiles * stride(c), u + at * c * stride(o),
+                 m + at * tiles * stride(o), false);
+    transform_output_rows(g, &k, p->y, unread, m, tiles * stride(o), p->bias);
 }
 
 /* The chunks of threads [from, to). */
@@ -397,14 +450,21 @@ static void convolve_part(const en_plan *plan, const en_args *args, int64_t from
             convolve(plan, p, i, chunk_of(plan, &p->g, args, thread));
 }
 
-/* y = x * w, with the weights of that pass, and the bias. */
+/* y = x * w, with the weights of that pass unless they are there already, and the bias. */
 static en_status convolve_all(const en_plan *plan, const en_args *args, int which, const float *x,
                               const float *bias, float *y)
 {
     eni_cpu_products products;
-    pass p = {.args = *args, .g = grid_of(plan, which), .x = x, .bias = bias, .y = y, .products = &products};
+    pass p = {.args = *args,
+              .g = grid_of(plan, which),
+              .which = which,
+              .x = x,
+              .bias = bias,
+              .y = y,
+              .products = &products};
     begin(plan, &p);
-    eni_cpu_split(plan, args, p.g.to.c, LANES, which == ENI_FORWARD ? weights_in : turned_weights_in);
+    if (!eni_cpu_is_same_w(args) || eni_cpu_kept(args) == NULL)
+        eni_cpu_split(plan, args, p.g.to.c, LANES, which == ENI_FORWARD ? weights_in : turned_weights_in);
     eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
     return eni_cpu_products_end(&products);
 }
@@ -422,38 +482,39 @@ static en_status winograd_backward_data(en_plan *plan, const en_args *args)
     return convolve_all(plan, args, ENI_BACKWARD_DATA, args->dy, zeros_of(args), args->dx);
 }
 
-/* ---- backward weights: one chunk after the other; rows of tiles, then positions, over the threads ---------- */
+/* ---- backward weights: each thread has some places of all chunks, and waits for nobody --------------------- */
 
-static void transform_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
-{
-    const pass *p = pass_of(args);
-    const int64_t tiles = p->rows * p->g.wide;
-    (void)plan;
-    transform_input_rows(&p->g, args->x, zeros_of(args), p->v, tiles * stride(p->g.from.c), p->first, from,
-                         to);
-    transform_dy_rows(&p->g, args->dy, zeros_of(args), p->w, tiles * stride(p->g.to.c), p->first, from, to);
-}
+/* Place (1, 1) of a tile of W has the sum of its pixels. */
+enum { SUM_OF_PIXELS = 5 };
 
-static void multiply_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void add_bias(const pass *p, const chunk *k, const float *sums)
 {
-    const pass *p = pass_of(args);
-    const int64_t tiles = p->rows * p->g.wide, c = p->g.from.c, o = p->g.to.c;
-    float *u = weights_of(plan, args);
-    for (int64_t i = from; i < to; i++)
-        multiply(p, p->first > 0, o, c, tiles, p->w + i * tiles * stride(o), p->v + i * tiles * stride(c),
-                 u + i * o * stride(c), true);
-}
-
-/* Position (1, 1) of a tile of W has the sum of its pixels. */
-static void add_bias(const pass *p)
-{
-    const int64_t tiles = p->rows * p->g.wide, o = p->g.to.c;
-    const float *sums = p->w + 5 * tiles * stride(o);
+    const int64_t tiles = k->rows * p->g.wide, o = p->g.to.c;
     float *db = p->args.db;
-    if (p->first == 0) memset(db, 0, (size_t)o * sizeof *db);
+    if (k->first == 0) memset(db, 0, (size_t)o * sizeof *db);
     for (int64_t t = 0; t < tiles; t++)
         for (int64_t i = 0; i < o; i++)
             db[i] += sums[t * stride(o) + i];
+}
+
+/* Places [from, to). They lie where they do in a full chunk, even in the last one: other threads may be in
+ * another chunk. */
+static void sum_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const pass *p = pass_of(args);
+    const grid *g = &p->g;
+    const int64_t c = g->from.c, o = g->to.c, most = g->at_once * g->wide;
+    float *u = sums_of(plan, args), *v = chunk_of(plan, g, args, 0), *w = v + chunk_floats(g, c);
+    for (int64_t i = 0; i < eni_cpu_parts(g->rows, g->at_once); i++) {
+        const chunk k = chunk_at(g, i, (int)from, (int)to);
+        transform_input_rows(g, &k, args->x, zeros_of(args), v, most * stride(c));
+        transform_dy_rows(g, &k, args->dy, zeros_of(args), w, most * stride(o));
+        for (int64_t at = from; at < to; at++)
+            multiply(p, i > 0, o, c, k.rows * g->wide, w + at * most * stride(o), v + at * most * stride(c),
+                     u + at * o * stride(c), true);
+        if (plan->op.flags & EN_OP_BIAS && from <= SUM_OF_PIXELS && SUM_OF_PIXELS < to)
+            add_bias(p, &k, w + SUM_OF_PIXELS * most * stride(o));
+    }
 }
 
 static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
@@ -462,14 +523,7 @@ static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
     pass p = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS), .products = &products};
     eni_cpu_relu_mask(plan, args);
     begin(plan, &p);
-    p.v = chunk_of(plan, &p.g, args, 0);
-    p.w = p.v + chunk_floats(&p.g, p.g.from.c);
-    for (p.first = 0; p.first < p.g.rows; p.first += p.g.at_once) {
-        p.rows = p.first + p.g.at_once < p.g.rows ? p.g.at_once : p.g.rows - p.first;
-        eni_cpu_split(plan, &p.args, p.rows, 1, transform_part);
-        eni_cpu_split(plan, &p.args, PLACES, 1, multiply_part);
-        if (plan->op.flags & EN_OP_BIAS) add_bias(&p);
-    }
+    eni_cpu_split(plan, &p.args, PLACES, 1, sum_part);
     eni_cpu_split(plan, args, plan->op.channels, 1, dw_out);
     return eni_cpu_products_end(&products);
 }
@@ -479,6 +533,9 @@ static en_status winograd_prepare(en_plan *plan)
 {
     for (int which = 0; which < eni_cpu_passes(plan); which++)
         eni_cpu_describe_pass(plan, which, "winograd:", "gemm:jit", workspace_bytes(plan, which));
+    const uint64_t each = (uint64_t)weights_floats(plan) * sizeof(float);
+    if (!(plan->op.flags & EN_OP_FORWARD_ONLY))
+        plan->info.kept_bytes = (plan->op.flags & EN_OP_NO_DX ? 1 : 2) * each;
     return EN_OK;
 }
 

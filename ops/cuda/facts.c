@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "core/try.h"
 #include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
 

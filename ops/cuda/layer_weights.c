@@ -2,7 +2,6 @@
 #include "ops/cuda/layer_weights.h"
 
 #include "core/memory.h"
-#include "core/try.h"
 
 static uint64_t area(uint64_t bytes)
 {

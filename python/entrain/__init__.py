@@ -100,6 +100,18 @@ def _hearing(raised):
             sys.unraisablehook = before
 
 
+def _guarded(call, raised, otherwise=1, tell=lambda error: None):
+    """A callback. What it raises is kept: the call that asked raises it again."""
+    def callback(user, *arguments):
+        try:
+            return otherwise if raised else call(*arguments) or 0
+        except BaseException as error:  # KeyboardInterrupt too: the library knows nothing of it
+            raised.append(error)
+            tell(error)
+            return otherwise
+    return callback
+
+
 class Simulation:
     """What a run came to.
 
@@ -115,13 +127,12 @@ class Simulation:
 
     def __init__(self, result, count, curve):
         self.curve, self.seconds, self.equal_ranks = curve, result.virtual_ns * 1e-9, bool(result.has_equal_ranks)
+        for name, *_ in _Result._fields_[3:]:  # numbers, hashes
+            value = getattr(result, name)
+            setattr(self, name, value.decode() if isinstance(value, bytes) else value)
         self.weights = np.ctypeslib.as_array(result.weights, (count,)).copy()
         for name, n in (("staleness", result.nstaleness), ("rank_steps", result.nranks), ("rank_samples", result.nranks)):
             setattr(self, name, np.array(getattr(result, name)[:n], np.uint64))
-        self.weights_sha256, self.log_sha256 = result.weights_sha256.decode(), result.log_sha256.decode()
-        for name in ("events", "updates", "samples", "pushes", "holds", "applied", "dropped", "sent", "received",
-                     "staleness_mean", "theory_staleness", "theory_sent", "theory_received"):
-            setattr(self, name, getattr(result, name))
 
 
 def _texts(settings):
@@ -129,8 +140,7 @@ def _texts(settings):
     texts = []
     for key, value in settings.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            text = {True: "on", False: "off"}.get(one, one) if isinstance(one, bool) else one
-            texts.append(f"{key.replace('_', '-')}={text}".encode())
+            texts.append(f"{key.replace('_', '-')}={('off', 'on')[one] if isinstance(one, bool) else one}".encode())
     return (ctypes.c_char_p * len(texts))(*texts), ctypes.c_size_t(len(texts))
 
 
@@ -150,36 +160,24 @@ def simulate(grad, init, *, workers=4, strategy="ring", steps=100, batch_size=1,
     library, w0 = _library(), np.ascontiguousarray(init, np.float32).ravel()
     count, raised, curve = w0.size, [], []
 
-    def guarded(call):
-        def callback(*arguments):
-            try:
-                if not raised:
-                    call(*arguments)
-            except BaseException as error:  # KeyboardInterrupt too: the library knows nothing of it
-                raised.append(error)
-            return len(raised) > 0
-        return callback
-
     def view(pointer):
         return np.ctypeslib.as_array(pointer, (count,))
 
-    def compute(user, rank, micro_batch, param, out):
+    def compute(rank, micro_batch, param, out):
         seen = view(param).copy()  # may be kept
         seen.flags.writeable = False
         g = np.asarray(grad(seen, micro_batch, rank), np.float32).ravel()
         _need(g.size == count, f"grad returned {g.size} elements for {count} weights")
         view(out)[:] = g
 
-    def evaluate(user, samples, virtual_ns, param):
+    def evaluate(samples, virtual_ns, param):
         curve.append((samples, virtual_ns * 1e-9, eval(view(param).copy())))
 
     sizes = (ctypes.c_uint64 * len(tensors))(*tensors) if tensors is not None else None
     problem = _Problem(abi=1, size=ctypes.sizeof(_Problem), count=count, init=w0.ctypes.data_as(_TYPES["*f32"]), samples=batch_size,
-                       tensors=sizes, ntensors=len(tensors) if tensors is not None else 0,
-                       grad=_Grad(guarded(compute)), eval=_Eval(guarded(evaluate)) if eval else _Eval(),
-                       eval_every=eval_every)
-    plugins = os.environ.get("ENTRAIN_PLUGIN_PATH")
-    options = _Options(size=ctypes.sizeof(_Options), plugins=os.fsencode(plugins) if plugins else None, log=_log)
+                       tensors=sizes, ntensors=len(sizes or ()), grad=_Grad(_guarded(compute, raised)),
+                       eval=_Eval(_guarded(evaluate, raised)) if eval else _Eval(), eval_every=eval_every)
+    options = _Options(size=ctypes.sizeof(_Options), plugins=os.environb.get(b"ENTRAIN_PLUGIN_PATH") or None, log=_log)
     texts, sim = _texts(dict(settings, workers=workers, strategy=strategy, steps=steps)), ctypes.c_void_p()
     if library.en_sim_open(ctypes.byref(problem), *texts, ctypes.byref(options), ctypes.byref(sim)):
         raise RefusedError(getattr(_said, "text", "out of memory"))

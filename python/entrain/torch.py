@@ -37,7 +37,7 @@ def _trained(model, optimizer):
 
 def _memory_of(name, t):
     try:
-        t.data = t.data.contiguous()
+        t.data = t.data if t.stride() == torch.empty_like(t).stride() else t.data.clone()  # dense, in an order of its own
         return t.detach().view(torch.int16).numpy().view(_BF16) if t.dtype == torch.bfloat16 else t.detach().numpy()
     except (RuntimeError, TypeError) as cause:
         raise RefusedError(f"{name} is {t.dtype}, {t.layout}, on {t.device} ({cause}): make it dense, on the CPU") from None
@@ -50,10 +50,11 @@ def _rates(optimizer, lr="lr"):
 
 def _factors(scheduler, optimizer, every):
     """A scheduler of PyTorch as a function of (step, epoch), the factor of the rates that it began with: it is stepped here."""
-    of = torch.optim.lr_scheduler
-    _need(isinstance(scheduler, of.LRScheduler) and not isinstance(scheduler, of.ReduceLROnPlateau) and every in ("epoch", "step")
-          and scheduler.optimizer is optimizer, f"schedule={type(scheduler).__name__}, schedule_every={every!r}: give 'epoch' or "
-          "'step', and a scheduler of this optimizer that follows no metric, or a function of (step, epoch)")
+    _need(not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau), "ReduceLROnPlateau follows a metric, and a "
+          "schedule is read before the run, when there is none: give one that needs none, or a function (step, epoch) -> factor of lr")
+    _need(isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) and every in ("epoch", "step")
+          and scheduler.optimizer is optimizer, f"schedule={type(scheduler).__name__}, schedule_every={every!r}: give a scheduler "
+          "of this optimizer, with 'epoch' or 'step', or a function (step, epoch) -> factor of lr")
     factors, first, groups = [], _rates(optimizer), optimizer.param_groups
 
     def factor(step, epoch):
@@ -158,8 +159,7 @@ class Rank(entrain.Rank):
         self._trained, self.unused = _trained(model, optimizer), collections.Counter()
         lr = "lr" if schedule is None or callable(schedule) else "initial_lr"
         read, own = ({"lr": optimizer.param_groups[0]["lr"], "momentum": 0.0}, {}) if own_step else _settings_of(optimizer, lr)
-        if lr != "lr":
-            schedule = _factors(schedule, optimizer, schedule_every)
+        schedule = schedule if lr == "lr" else _factors(schedule, optimizer, schedule_every)
         read = {name: value if isinstance(value, (str, bool)) else float(value) for name, value in read.items()}
         for name in read.keys() & settings.keys():
             raise RefusedError(f"{name}={settings[name]}: the optimizer has {name}={read[name]}; omit one, or tell entrain run")
@@ -176,9 +176,12 @@ class Rank(entrain.Rank):
             group["lr"] *= self.about["lr"] / (read["lr"] or 1)
         self._has_accuracy, self._nparts, self._part = has_accuracy, 1, None
         self._gradient = {name: torch.from_numpy(array) for name, array in self.gradients.items()}
-        for name, p in self._trained.items():
-            p.data = torch.from_numpy(self.weights[name])
-            self._hooks.append(p.register_post_accumulate_grad_hook(functools.partial(self._leave, name)))
+        self._put(map(torch.from_numpy, self.weights.values()))
+        for i, (name, p) in enumerate(self._trained.items()):
+            leave = functools.partial(self._leave, name, self._gradient[name], self._gradient[name].as_subclass(_Gone),
+                                      functools.partial(self._library.en_rank_ready, self._handle, i))
+            self._hooks.append(p.register_post_accumulate_grad_hook(leave))
+        self._forget()
         self._rates = [] if own_step else _rates(optimizer)
         self._was = [(of[key].data_ptr(), of[key].requires_grad) for _, of, key in self._places]
 
@@ -223,8 +226,7 @@ class Rank(entrain.Rank):
               f"{loader.get('prefetch_factor')} batches ahead, and a rank takes 60: give fewer num_workers, or prefetch_factor")
 
         def chosen():
-            while (batch := self._next()) is not None:
-                number, samples = batch
+            for number, samples in iter(self._next, None):
                 parts = np.array_split(samples, max(1, min(self._nparts, len(samples))))
                 for i, part in enumerate(parts):
                     ahead.append(_Part(number, i, len(parts), len(part), len(samples)))
@@ -238,8 +240,7 @@ class Rank(entrain.Rank):
                     return
             torch.default_generator.manual_seed(_seed(seed, self._part.number, self._part.index))  # alone: GPUs' cost half a ms
             yield data
-            if self._part is not None:
-                raise RefusedError("the last batch was not finished: call rank.step(loss) after loss.backward()")
+            _need(self._part is None, "the last batch was not finished: call rank.step(loss) after loss.backward()")
 
     def _look(self):
         """All that Rank has lent is where it was."""
@@ -255,17 +256,17 @@ class Rank(entrain.Rank):
                 raise RefusedError(f"{name} of the optimizer has changed from {was[name]} to {now[name]}, but the library steps: "
                                  f"omit that (Rank has schedule=.. and lr_schedule=..), {_ELSE}")
         if part.index == 0:
-            self._touched, self._sums = set(), np.zeros(2)
+            self._touched, self._sums = {}, np.zeros(2)
             if not self._begin(part.total):
                 return False
-        self._part, self._here = part if part.total else None, set()
-        self._forget()
+            self._waiting.clear()  # those without a gradient are zero
+        self._part = part if part.total else None
         return True
 
-    def _leave(self, name, p):
-        """The gradient of a parameter is complete: it leaves while backward goes on."""
-        part, gradient, grad = self._part, self._gradient[name], p.grad
-        if part is None or name in self._here:
+    def _leave(self, name, gradient, gone, ready, p):
+        """The gradient of a parameter is complete: it leaves while backward goes on. Each microsecond counts."""
+        part, grad = self._part, p.grad
+        if part is None or self._touched.get(name) == part.index:
             raise RefusedError(f"backward() {'without' if part is None else 'twice in'} a batch, at parameter {name}: call it once "
                              "for each that batches() gives")
         if grad.layout != torch.strided:
@@ -276,37 +277,37 @@ class Rank(entrain.Rank):
             gradient.add_(grad, alpha=part.size / part.total)
         else:
             torch.mul(grad, part.size / part.total, out=gradient)
-        self._touched.add(name)
-        self._here.add(name)
-        p.grad = gradient.as_subclass(_Gone)
-        if part.index + 1 == part.count:
-            self.ready(name)
+        self._touched[name] = part.index
+        p.grad = gone
+        if part.index + 1 == part.count and (status := ready()):
+            self._check(status)
 
     def step(self, loss, accuracy=None):
         """After loss.backward(), in place of optimizer.step(): ends the step, once all parts of the batch are there."""
         part = self._part
         _need(part is not None, "step() without a batch: call it once for each that batches() gives")
-        if not self._here:  # perhaps the parameters are others by now
-            self._look()
-        _need(self._here, "step() before loss.backward(): no gradient has come")
+        if part.index not in self._touched.values():
+            self._look()  # perhaps the parameters are others by now
+            raise RefusedError("step() before loss.backward(): no gradient has come")
         _need(accuracy is not None or not self._has_accuracy, "step() lacks what has_accuracy=True promises: step(loss, accuracy)")
         self._sums += [part.size / part.total * float(torch.as_tensor(value).detach()) for value in (loss, accuracy or 0)]
         self._part = None
         if part.index + 1 < part.count:
-            return
-        self.unused.update(self._tensors.keys() - self._touched)
-        for name in self._touched & self._waiting:  # by an earlier part alone
+            return self._forget()
+        self.unused.update(self._tensors.keys() - self._touched.keys())
+        for name in [name for name, index in self._touched.items() if index < part.index]:  # by an earlier part alone
             self.ready(name)
-        self._finish(*self._sums)
+        self.finish(*self._sums)
         self._forget()
 
     def _step_own(self, names):
-        grads = [p.grad for p in self._trained.values()]  # backward may go on
-        self._forget()
+        others = {p: p.grad for p in map(self._trained.get, self._tensors.keys() - names)}  # backward may go on
+        for p in others:
+            p.grad = None
         for name in names:
             self._trained[name].grad = self._gradient[name]
         self._optimizer.step()
-        for p, grad in zip(self._trained.values(), grads):
+        for p, grad in others.items():
             p.grad = grad
 
     def end(self):
@@ -320,7 +321,7 @@ class Rank(entrain.Rank):
         super().close()
         while self._hooks:
             self._hooks.pop().remove()
-        self._put(torch.from_numpy(self.weights[name]) for name in self._trained)
+        self._put(map(torch.from_numpy, self.weights.values()))
         self._forget()
         self._gradient = None
 

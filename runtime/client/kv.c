@@ -310,6 +310,7 @@ static en_status agree(const en_client *client, const en_client_options *o, eni_
     if (eni_plugin_is_path(strategy))
         return invalid("strategy",
                        "expected the name that the plugin file declares; only psd takes the file itself");
+    EN_TRY(eni_run_spec_add_method(spec, &attributes));
     EN_TRY(agree_schema(o, spec));
     return eni_run_spec_add_run(spec, &attributes);
 }

@@ -121,7 +121,8 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
         is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
                    op->from >= 0 && op->from < n;
     if (op->op == ENI_COLL_MEAN_STEP)
-        is_valid = is_valid && op->on_reduced != NULL && eni_coll_can_share(coll);
+        is_valid = is_valid && op->on_reduced != NULL && eni_coll_can_share(coll) &&
+                   (!op->copies || op->slot_in < eni_arena_nslots(own));
     if (is_valid) return EN_OK;
     return eni_fail(EN_EINVAL, "coll",
                     "invalid %s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu",

@@ -115,8 +115,8 @@ void eni_coll_close(eni_coll *coll);
 enum { ENI_COLL_SENDRECV = 6, ENI_COLL_BARRIER = 7, ENI_COLL_MEAN_STEP = 8 };
 
 /* Averages elements [lo, hi) of the gradients and steps with the mean; `from` begins at element lo. Called
- * once per operation, for this rank's slice, unless it is empty or no rank has samples: then nothing is
- * stepped. On the thread inside submit, test or wait; must not call into the group. */
+ * for this rank's slice, in one piece or, with `copies`, several, unless no rank has samples: then nothing
+ * is stepped. On the thread inside submit, test or wait; must not call into the group. */
 typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {
@@ -135,9 +135,10 @@ typedef struct eni_coll_op {
     int to, from;
     uint32_t slot_in;
     /* ENI_COLL_MEAN_STEP: takes the mean; the vectors stay as they are. All ranks may read what it writes on
-     * one rank once the operation is done. */
+     * one rank once the operation is done. With `copies`, what it has written of slot_in goes to all ranks'. */
     eni_coll_on_reduced on_reduced;
     void *on_reduced_user;
+    bool copies;
 } eni_coll_op;
 
 /* "all-reduce"; for an unknown number "operation". */

@@ -233,11 +233,21 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, bool to_all
         count_moved(coll, rest + slice, others * slice, others * slice + slice);
 }
 
-/* My slice of all gradients, in the order of the sum, to the function that averages it and steps the one copy
- * of the weights: nothing else is written. The others read my part of the weights in place, so each of them
- * has received it. In the ring's order it is chunk `rank`, whose sum begins there. */
+/* Elements [lo, hi) of my vector to the others'. */
+static void copy_to_others(const eni_coll *coll, uint32_t slot, uint64_t lo, uint64_t hi)
+{
+    const int rank = coll->config.rank;
+    const float *own = eni_arena_at(coll->arenas[rank], slot, lo);
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (r != rank) memcpy(eni_arena_at(coll->arenas[r], slot, lo), own, (hi - lo) * sizeof *own);
+}
+
+/* My slice of all gradients, in the order of the sum, to the function that averages it and steps. Then the
+ * others read my part of the weights in place, or get a copy of it, piece by piece out of the cache. In the
+ * ring's order the slice is chunk `rank`, whose sum begins there. */
 static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
 {
+    enum { PIECE = 32768 };
     direct *d = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
     const int first = coll->config.sum_order == ENI_SUM_RING ? rank : 0;
@@ -255,8 +265,15 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
         samples += d->nsamples[r];
     }
     if (from.n > 0) from.inv = 1.0f / (float)samples;
-    if (slice > 0 && from.n > 0) op->on_reduced(op->on_reduced_user, lo, hi, &from);
-    count_moved(coll, rest + others * slice, rest + others * slice, others * slice + slice);
+    for (uint64_t at = lo, count; at < hi && from.n > 0; at += count) {
+        count = op->copies && hi - at > PIECE ? PIECE : hi - at;
+        op->on_reduced(op->on_reduced_user, at, at + count, &from);
+        if (op->copies) copy_to_others(coll, op->slot_in, op->offset + at, op->offset + at + count);
+        for (int k = 0; k < from.n; k++)
+            d->src[k] += count;
+    }
+    count_moved(coll, rest + others * slice, rest + others * slice,
+                others * slice + (op->copies ? others : 1) * slice);
 }
 
 static void perform_reduce_scatter(eni_coll *coll, const eni_coll_op *op)

@@ -54,25 +54,45 @@ static bool is_of_the_start(const char *key)
     return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0 || strcmp(key, "world-size") == 0;
 }
 
-/* Finds the first key whose values differ. Walks both sides' keys side by side: neither may have extra ones, and one that is
- * only theirs comes before what follows from it. */
+/* The part of two long values from which they can be told apart: lists of buckets and of points begin alike. */
+static size_t difference(const char *a, const char *b)
+{
+    size_t from = 0;
+    for (size_t i = 0; a[i] == b[i] && a[i] != '\0'; i++)
+        if (a[i] == ',') from = i + 1;
+    return from > 80 ? from : 0;
+}
+
+/* Finds the first key whose values differ. Walks both sides' keys side by side: neither may have extra ones, and one that only
+ * one side has comes before what follows from it, such as the places of later tensors. */
 bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
                         const char *whose, char reason_out[ENI_REASON_MAX])
 {
+    const eni_key_value *theirs = connection->key_values;
     const size_t ntheirs = connection->nkey_values;
-    for (size_t i = 0; i < nours || i < ntheirs; i++)
-        for (int side = i < nours ? 0 : 1; side < (i < ntheirs ? 2 : 1); side++) {
-            const char *key = side == 0 ? ours[i].key : connection->key_values[i].key;
-            const char *a = eni_key_value_find(ours, nours, key);
-            const char *b = eni_key_value_find(connection->key_values, connection->nkey_values, key);
-            if (a != NULL && b != NULL && strcmp(a, b) == 0) continue;
+    for (size_t i = 0; i < nours || i < ntheirs; i++) {
+        if (i < nours && i < ntheirs && strcmp(ours[i].key, theirs[i].key) == 0 &&
+            strcmp(ours[i].value, theirs[i].value) == 0)
+            continue;
+        for (int look = 0; look < 4;
+             look++) { /* ours and theirs: whether the other side has it; then the values */
+            const bool is_ours = look % 2 == 0;
+            if (i >= (is_ours ? nours : ntheirs)) continue;
+            const char *key = is_ours ? ours[i].key : theirs[i].key;
+            const char *a = eni_key_value_find(ours, nours, key),
+                       *b = eni_key_value_find(theirs, ntheirs, key);
+            const bool has_both = a != NULL && b != NULL;
+            if (has_both && (look < 2 || strcmp(a, b) == 0)) continue;
             if (connection->is_newcomer && is_of_the_start(key)) continue;
             char who[32] = "the newcomer";
             if (!connection->is_newcomer) eni_peer_name(connection->peer.rank, who);
-            snprintf(reason_out, ENI_REASON_MAX, "%.120s differs: %s has %.150s, %s has %.150s", key, whose,
-                     a == NULL ? "none" : a, who, b == NULL ? "none" : b);
+            const size_t from = has_both ? difference(a, b) : 0;
+            const char *dots = from > 0 ? ".." : "";
+            snprintf(reason_out, ENI_REASON_MAX, "%.120s differs: %s has %s%.150s, %s has %s%.150s", key,
+                     whose, dots, a == NULL ? "none" : a + from, who, dots, b == NULL ? "none" : b + from);
             return false;
         }
+    }
     return true;
 }
 

@@ -25,6 +25,7 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "plugin/hook.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/arena.h"
@@ -144,9 +145,10 @@ void eni_host_close(eni_host *host);
 
 /* Before the first step, with weights and optimizer state in place (init, resume). All ranks call it, and
  * wait for each other: if the strategy has EN_SHARED_PARAMS and the ranks share memory, they then share rank
- * 0's weights and optimizer state, and mean_step is one pass. Otherwise it does nothing. Without the call
- * every rank keeps its own. EN_OK, or as eni_coll_share. */
-en_status eni_host_share_params(eni_host *host);
+ * 0's weights (unless they have their own, all alike) and optimizer state, and mean_step is one pass.
+ * Otherwise it does nothing, as with steps_outside. Without the call every rank keeps its own. EN_OK, or as
+ * eni_coll_share. */
+en_status eni_host_share_params(eni_host *host, bool has_own_params);
 
 /* Begins a step. `nsamples` are behind this rank's gradient; all ranks applied `samples_before` before it,
  * from which the learning rate of this rank's own steps follows. */

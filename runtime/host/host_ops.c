@@ -349,23 +349,27 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
 
 /* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
  * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
- * all gradients, averages it in registers, and steps that part of the one copy (ops/mean.h).
+ * all gradients, averages it in registers, and steps that part of the one copy (ops/mean.h). Ranks that need
+ * weights of their own share the optimizer's state, and the owner copies what it has stepped to the others.
  *
- *     a copy each   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
+ *     apart         read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
  *     shared        read 2 slices, step one
+ *     own weights   read 2 slices, step one, copy its weights
  *
  * This is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
-en_status eni_host_share_params(eni_host *host)
+en_status eni_host_share_params(eni_host *host, bool has_own_params)
 {
     const eni_host_config *c = &host->config;
     eni_host_note_start(host); /* off the clock */
-    if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll))
+    if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll) ||
+        c->steps_outside)
         return EN_OK;
-    EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
+    if (!has_own_params) EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
     for (int i = 0; i < host->slots.noptimizer; i++)
         EN_TRY(eni_coll_share(c->coll, host->slots.optimizer + (uint32_t)i));
-    host->has_shared_params = true;
+    host->steps_slices = true;
+    host->has_own_params = has_own_params;
     return EN_OK;
 }
 
@@ -394,6 +398,8 @@ static void fuse(eni_host *host, eni_request *r)
     r->op.coll.op = ENI_COLL_MEAN_STEP;
     r->op.coll.on_reduced = step_slice;
     r->op.coll.on_reduced_user = r;
+    r->op.coll.copies = host->has_own_params;
+    r->op.coll.slot_in = ENI_SLOT_PARAM;
 }
 
 /* ---- collectives ---- */
@@ -410,7 +416,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
         host->of[bucket->id].is_empty = false; /* until it is known */
     r->what = eni_coll_op_name(op->op);
-    if (then_step && host->has_shared_params) fuse(host, r);
+    if (then_step && host->steps_slices) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
     r->failed = eni_operation_start(host, &r->op);
     const int64_t end = eni_host_now(host);

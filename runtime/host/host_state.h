@@ -130,8 +130,9 @@ struct eni_host {
     void *state; /* of the strategy */
     eni_host_slot_names slots;
     bool is_planning;
-    bool has_shared_params; /* weights and optimizer state, by all ranks: see host_ops.c */
-    bool writes_param;      /* eni_host_writes_param */
+    bool steps_slices;   /* mean_step steps this rank's slice alone, for all ranks: see host_ops.c */
+    bool has_own_params; /* then the slice is copied to the others */
+    bool writes_param;   /* eni_host_writes_param */
     eni_host_requests requests;
     eni_host_unsent unsent;
     eni_host_step now;

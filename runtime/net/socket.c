@@ -3,7 +3,9 @@
 #include "runtime/net/socket.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +31,7 @@ _Static_assert(offsetof(eni_socket_count, damaged) == DAMAGED * sizeof(uint64_t)
 
 typedef struct message_socket {
     void *zmq;
+    int fd;       /* readable when ZeroMQ's threads have told this socket something: perhaps of a message */
     eni_net *net; /* borrowed; outlives us */
     bool has_crc; /* puts a checksum on what it sends: beyond loopback */
     _Atomic uint64_t meter[METERS];
@@ -159,7 +162,10 @@ static en_status socket_open(eni_net *net, int type, const eni_address *address,
     eni_slice_ask(false);
     if (zmq == NULL)
         return eni_fail(EN_EIO, "socket", "cannot create a ZeroMQ socket: %s", zmq_strerror(errno));
+    size_t bytes = sizeof socket_out->fd;
     en_status st = set_options(zmq, type, address, max_payload);
+    if (st == EN_OK && zmq_getsockopt(zmq, ZMQ_FD, &socket_out->fd, &bytes) != 0)
+        st = eni_fail(EN_EIO, "socket", "ZeroMQ has no descriptor to wait for: %s", zmq_strerror(errno));
     if (st != EN_OK) {
         zmq_close(zmq);
         return st;
@@ -471,15 +477,15 @@ static en_status take(eni_router *router, eni_packet *packet_out)
 en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_packet *packet_out)
 {
     int64_t deadline_ns = eni_now_ns() + timeout_ms * ENI_MILLI;
-    zmq_pollitem_t items[2] = {{router->socket.zmq, 0, ZMQ_POLLIN, 0}, {NULL, wake_fd, ZMQ_POLLIN, 0}};
+    struct pollfd fds[2] = {{router->socket.fd, POLLIN, 0},
+                            {wake_fd, POLLIN, 0}}; /* a negative one is skipped */
     for (;;) {
         en_status st = take(router, packet_out);
         if (st != EN_ETIMEOUT) return st;
         int ms = eni_ms_left(deadline_ns, timeout_ms);
-        int n = zmq_poll(items, wake_fd >= 0 ? 2 : 1, ms);
-        if (n < 0 && errno != EINTR)
-            return eni_fail(EN_EIO, "router", "poll failed: %s", zmq_strerror(errno));
-        if (n > 0 && (items[0].revents & ZMQ_POLLIN) != 0) continue;
+        int n = poll(fds, 2, ms);
+        if (n < 0 && errno != EINTR) return eni_fail(EN_EIO, "router", "poll failed: %s", strerror(errno));
+        if (n > 0 && fds[0].revents != 0) continue;
         if (n > 0) return EN_EINTR;
         if (ms == 0) return EN_ETIMEOUT;
     }
@@ -528,11 +534,12 @@ void eni_router_close(eni_router *router)
 
 /* ---- dealer: a worker's socket to one shard ---- */
 
-enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256 };
+enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256, LINGER_NS = 300000, CROWDED_NS = 50000 };
 
 struct eni_dealer {
     message_socket socket;
     bool is_greeted; /* a message was sent, so there is a connection */
+    bool is_patient; /* the last wait that began with this dealer brought nothing: the next sleeps at once */
 };
 
 en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out)
@@ -599,36 +606,59 @@ en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out)
     return socket_take(&dealer->socket, false, packet_out);
 }
 
-/* Fills the items: the dealers first, then the descriptors that are given. Returns their number. */
-static int fill_items(eni_dealer *const *dealers, size_t n, int abort_fd, int wake_fd, zmq_pollitem_t *items)
+/* Also takes in what ZeroMQ's threads have told the socket, so that its descriptor shows what comes next. */
+static bool has_message(const eni_dealer *dealer)
 {
-    int used = 0;
+    int events = 0;
+    size_t bytes = sizeof events;
+    return zmq_getsockopt(dealer->socket.zmq, ZMQ_EVENTS, &events, &bytes) == 0 && (events & ZMQ_POLLIN) != 0;
+}
+
+/* Sets is_ready_out[i] for each dealer with a message. Whether there is one. */
+static bool look_round(eni_dealer *const *dealers, size_t n, bool *is_ready_out)
+{
+    bool is_any = false;
     for (size_t i = 0; i < n; i++)
-        items[used++] = (zmq_pollitem_t){dealers[i]->socket.zmq, 0, ZMQ_POLLIN, 0};
-    if (abort_fd >= 0) items[used++] = (zmq_pollitem_t){NULL, abort_fd, ZMQ_POLLIN, 0};
-    if (wake_fd >= 0) items[used++] = (zmq_pollitem_t){NULL, wake_fd, ZMQ_POLLIN, 0};
-    return used;
+        is_any |= is_ready_out[i] = has_message(dealers[i]);
+    return is_any;
+}
+
+/* Looks for some time before it sleeps: to wake a core that has gone idle takes longer than a small message does. A yield that
+ * takes long shows that others need this core. */
+static bool linger(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, bool *is_ready_out)
+{
+    const int64_t latest_ns = eni_now_ns() + LINGER_NS,
+                  until_ns = latest_ns < deadline_ns ? latest_ns : deadline_ns;
+    for (;;) {
+        if (look_round(dealers, n, is_ready_out)) return true;
+        const int64_t now_ns = eni_now_ns();
+        if (now_ns >= until_ns) return false;
+        sched_yield();
+        if (eni_now_ns() - now_ns > CROWDED_NS) return false;
+    }
 }
 
 en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
                           int wake_fd, bool *is_ready_out)
 {
-    zmq_pollitem_t items[DEALERS_MAX + 2];
-    if (n > DEALERS_MAX)
-        return eni_fail(EN_EINVAL, "dealer", "%zu dealers are too many: the limit is %d", n, DEALERS_MAX);
-    int used = fill_items(dealers, n, abort_fd, wake_fd, items);
-    for (;;) {
-        int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
-        int rc = zmq_poll(items, used, ms);
-        if (rc < 0 && errno != EINTR)
-            return eni_fail(EN_EIO, "dealer", "poll failed: %s", zmq_strerror(errno));
-        bool is_any = false;
-        for (size_t i = 0; i < n; i++) {
-            is_ready_out[i] = rc > 0 && (items[i].revents & ZMQ_POLLIN) != 0;
-            is_any |= is_ready_out[i];
-        }
-        if (is_any) return EN_OK;
-        if (rc > 0) return abort_fd >= 0 && items[n].revents != 0 ? EN_EPEER : EN_EINTR;
+    struct pollfd fds[DEALERS_MAX + 2]; /* abort, wake, the dealers */
+    if (n == 0 || n > DEALERS_MAX)
+        return eni_fail(EN_EINVAL, "dealer", "cannot wait for %zu dealers: the limit is %d", n, DEALERS_MAX);
+    fds[0] = (struct pollfd){abort_fd, POLLIN, 0}; /* a negative one is skipped */
+    fds[1] = (struct pollfd){wake_fd, POLLIN, 0};
+    for (size_t i = 0; i < n; i++)
+        fds[2 + i] = (struct pollfd){dealers[i]->socket.fd, POLLIN, 0};
+    const bool was_patient = dealers[0]->is_patient;
+    dealers[0]->is_patient = false;
+    if (linger(dealers, n, was_patient ? 0 : deadline_ns, is_ready_out)) return EN_OK;
+    for (;;) { /* zmq_poll would look twice each time */
+        const int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
+        if (poll(fds, n + 2, ms) < 0 && errno != EINTR)
+            return eni_fail(EN_EIO, "dealer", "poll failed: %s", strerror(errno));
+        if (look_round(dealers, n, is_ready_out)) return EN_OK;
+        if (fds[0].revents != 0) return EN_EPEER;
+        if (fds[1].revents != 0) return EN_EINTR;
+        dealers[0]->is_patient = ms == 0;
         if (ms == 0) return EN_ETIMEOUT;
     }
 }

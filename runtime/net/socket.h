@@ -118,9 +118,10 @@ en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *pa
 /* One message if one is there; EN_ETIMEOUT if not. Never blocks. */
 en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out);
 
-/* Waits until one of `n` dealers has a message. is_ready_out[i] is set for each. EN_OK; EN_ETIMEOUT at the
- * deadline; EN_EPEER when abort_fd (negative: none) is readable; EN_EINTR when wake_fd (negative: none) is. A
- * message takes precedence over all of these. */
+/* Waits until one of `n` dealers, at least one, has a message. It looks for 0.3 ms and then sleeps, or at once if
+ * its last wait brought nothing. is_ready_out[i] is set for each. EN_OK; EN_ETIMEOUT at the deadline; EN_EPEER when
+ * abort_fd (negative: none) is readable; EN_EINTR when wake_fd (negative: none) is. A message takes precedence over
+ * all of these. */
 en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
                           int wake_fd, bool *is_ready_out);
 

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "core/try.h"
 #include "runtime/collective/group.h"
 #include "runtime/sim/world.h"

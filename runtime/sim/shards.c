@@ -85,7 +85,7 @@ en_status eni_shards_open(eni_sim *sim)
     const uint32_t flags = sim->config->strategy->flags;
     sim->stores.nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
     sim->stores.n = sim->stores.nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
-    sim->stores.all = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->stores.all);
+    sim->stores.all = eni_sim_alloc(sim, (size_t)sim->stores.n * sizeof *sim->stores.all);
     en_status st = sim->stores.all != NULL ? EN_OK : EN_ENOMEM;
     for (int32_t k = 0; k < sim->stores.n && st == EN_OK; k++)
         st = open_store(sim, k);
@@ -150,7 +150,5 @@ void eni_shards_close(eni_sim *sim)
 {
     for (int32_t k = 0; sim->stores.all != NULL && k < sim->stores.n; k++)
         eni_store_free(sim->stores.all[k].core);
-    eni_free(sim->stores.all);
-    sim->stores.all = NULL;
     eni_store_actions_fini(&sim->stores.actions);
 }

@@ -88,9 +88,9 @@ static eni_sim_config resolve(const eni_sim_config *given)
     return c;
 }
 
-static float *new_flat(const eni_sim *sim)
+static float *new_flat(eni_sim *sim)
 {
-    return eni_alloc_array(sim->config->problem->count, sizeof(float));
+    return eni_sim_alloc(sim, sim->config->problem->count * sizeof(float));
 }
 
 static void open_rank(eni_sim *sim, int32_t index)
@@ -108,21 +108,19 @@ static void open_rank(eni_sim *sim, int32_t index)
 static en_status open_ranks(eni_sim *sim)
 {
     const size_t n = (size_t)sim->nranks;
-    en_world *worlds = eni_alloc_array(n, sizeof *worlds);
-    sim->ranks = eni_alloc_array(n, sizeof *sim->ranks);
-    sim->memory.arenas = eni_alloc_array(n, sizeof *sim->memory.arenas);
+    en_world *worlds = eni_sim_alloc(sim, n * sizeof *worlds);
+    sim->ranks = eni_sim_alloc(sim, n * sizeof *sim->ranks);
+    sim->memory.arenas = eni_sim_alloc(sim, n * sizeof *sim->memory.arenas);
     sim->result->rank = eni_alloc_array(n, sizeof *sim->result->rank);
-    if (worlds == NULL || sim->ranks == NULL || sim->memory.arenas == NULL || sim->result->rank == NULL) {
-        eni_free(worlds);
+    if (worlds == NULL || sim->ranks == NULL || sim->memory.arenas == NULL || sim->result->rank == NULL)
         return EN_ENOMEM;
-    }
     sim->result->nranks = sim->nranks;
     for (int32_t r = 0; r < sim->nranks; r++)
         worlds[r] = (en_world){.size = sizeof *worlds, .rank = r, .nranks = sim->nranks};
     eni_rank_groups_place_all(sim->hosts, sim->groups, sim->nranks, worlds);
     for (int32_t r = 0; r < sim->nranks; r++)
         sim->ranks[r].world = worlds[r];
-    eni_free(worlds);
+    eni_sim_free(sim, worlds);
     EN_TRY(eni_arenas_open(sim->config->problem->count, ENI_ARENA_NSLOTS, sim->nranks, sim->memory.arenas));
     EN_TRY(eni_stacks_open(sim->nranks, STACK_BYTES, &sim->memory.stacks));
     for (int32_t r = 0; r < sim->nranks; r++)
@@ -179,7 +177,7 @@ static en_status check_visits(const eni_sim *sim)
 static en_status cut_ranks(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
-    sim->hosts = eni_alloc_array((size_t)sim->nranks, sizeof *sim->hosts);
+    sim->hosts = eni_sim_alloc(sim, (size_t)sim->nranks * sizeof *sim->hosts);
     if (sim->hosts == NULL) return EN_ENOMEM;
     bool has_own_groups = false;
     for (int32_t r = 0; r < sim->nranks; r++) {
@@ -194,6 +192,7 @@ static en_status open_world(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     const uint32_t flags = c->strategy->flags;
+    const size_t n = (size_t)c->nranks;
     sim->nranks = c->nranks;
     EN_TRY(cut_ranks(sim));
     sim->claims = c->assign == ENI_SIM_CLAIM ||
@@ -208,21 +207,21 @@ static en_status open_world(eni_sim *sim)
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
     sim->means.scratch = new_flat(sim);
-    sim->means.from = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.from);
-    sim->means.weight = eni_alloc_array((size_t)sim->nranks, sizeof *sim->means.weight);
-    sim->exchanges.groups = eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.groups);
-    sim->exchanges.sendrecvs = eni_alloc_array((size_t)sim->nranks, sizeof *sim->exchanges.sendrecvs);
+    sim->means.from = eni_sim_alloc(sim, n * sizeof *sim->means.from);
+    sim->means.weight = eni_sim_alloc(sim, n * sizeof *sim->means.weight);
+    sim->exchanges.groups = eni_sim_alloc(sim, (2 + n) * sizeof *sim->exchanges.groups);
+    sim->exchanges.sendrecvs = eni_sim_alloc(sim, n * sizeof(eni_sendrecv *));
     sim->gradients.slow_until =
-        eni_alloc_array((size_t)sim->nranks * (size_t)c->compute.nslow, sizeof *sim->gradients.slow_until);
+        eni_sim_alloc(sim, n * (size_t)c->compute.nslow * sizeof *sim->gradients.slow_until);
     if (sim->means.scratch == NULL || sim->means.from == NULL || sim->means.weight == NULL ||
         sim->exchanges.groups == NULL || sim->exchanges.sendrecvs == NULL ||
         sim->gradients.slow_until == NULL)
         return EN_ENOMEM;
     if (is_alone(c)) {
-        sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
-        for (uint64_t i = 0; sim->gradients.micro != NULL && i < c->accumulate; i++)
-            if ((sim->gradients.micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
+        sim->gradients.micro = eni_sim_alloc(sim, c->accumulate * sizeof(float *));
         if (sim->gradients.micro == NULL) return EN_ENOMEM;
+        for (uint64_t i = 0; i < c->accumulate; i++)
+            if ((sim->gradients.micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
     }
     EN_TRY(open_ranks(sim));
     EN_TRY(eni_shards_open(sim));
@@ -263,22 +262,10 @@ static void close_world(eni_sim *sim)
     for (int32_t r = 0; sim->ranks != NULL && r < sim->nranks; r++)
         close_rank(&sim->ranks[r]);
     eni_client_actions_fini(&sim->client_actions);
-    eni_sim_free_all(sim);
-    for (uint64_t i = 0; sim->gradients.micro != NULL && i < sim->config->accumulate; i++)
-        eni_free(sim->gradients.micro[i]);
-    eni_free(sim->gradients.micro);
     if (sim->memory.arenas != NULL) eni_arenas_close(sim->memory.arenas, sim->nranks);
-    eni_free(sim->memory.arenas);
     eni_stacks_close(sim->memory.stacks);
-    eni_free(sim->ranks);
-    eni_free(sim->means.scratch);
-    eni_free(sim->means.from);
-    eni_free(sim->means.weight);
     free(sim->gradients.samples_before);
-    eni_free(sim->gradients.slow_until);
-    eni_free(sim->exchanges.groups);
-    eni_free(sim->exchanges.sendrecvs);
-    eni_free(sim->hosts);
+    eni_sim_free_all(sim);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);
     eni_buckets_free(sim->buckets);

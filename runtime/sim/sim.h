@@ -24,6 +24,7 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "plugin/hook.h"
 #include "run/arrivals.h"
 #include "run/law.h"

@@ -7,7 +7,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 
 /* ---- memory of the run --------------------------------------------------------------------------------- */
 

@@ -60,7 +60,7 @@ static en_status add_bucket(plan *p, eni_bucket_range range)
         const en_model_tensor *e = &p->tensors[t];
         const uint64_t lo = e->offset > b->lo ? e->offset : b->lo;
         const uint64_t end = e->offset + e->count, hi = end < b->hi ? end : b->hi;
-        const uint64_t rows = e->ndim > 0 ? (uint64_t)e->shape[0] : 1;
+        const uint64_t rows = e->ndim > 0 ? (uint64_t)e->shape[e->order[0]] : 1;
         if (lo >= hi) continue;
         b->params[b->nparams++] = (en_param){.size = sizeof(en_param),
                                              .kind = e->kind,

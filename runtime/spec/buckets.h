@@ -37,8 +37,8 @@ typedef struct eni_buckets {
 /* Makes the plan for a vector of `count` elements and buckets of at most cap_bytes (at least 64).
  *
  * Tensors ascend, do not overlap, and start on 16 floats; a gap between two tensors is padding (zero gradient,
- * zero weight) and belongs to the former. A strategy sees each tensor as a matrix of shape[0] rows (one row
- * where it has no shape).
+ * zero weight) and belongs to the former. A strategy sees each tensor as a matrix, with a row for each index of
+ * its outermost dimension, shape[0] unless it has an order of its own (one row where it has no shape).
  *
  * A bucket closes when the next tensor would exceed the cap. A tensor over the cap is split into near-equal
  * pieces on 16-float edges, each its own bucket, so no message exceeds the cap. Padding between two tensors

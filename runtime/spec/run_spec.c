@@ -76,9 +76,10 @@ static en_status add_own(eni_run_spec *spec, const char *key, char *text)
     return st;
 }
 
-static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *attributes)
+en_status eni_run_spec_add_method(eni_run_spec *spec, const eni_run_attributes *attributes)
 {
-    const eni_schedule *schedule = &attributes->schedule;
+    EN_TRY(eni_run_spec_add(spec, "strategy-name", attributes->strategy));
+    EN_TRY(eni_run_spec_add(spec, "strategy-options", attributes->strategy_options));
     EN_TRY(eni_run_spec_add(spec, "optimizer", attributes->optimizer->name));
     EN_TRY(eni_run_spec_add_number(spec, "momentum", (double)attributes->hyper.momentum));
     EN_TRY(eni_run_spec_add_whole(spec, "nesterov", attributes->hyper.nesterov != 0));
@@ -88,9 +89,11 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
         EN_TRY(eni_run_spec_add_number(spec, "beta2", attributes->hyper.beta2));
         EN_TRY(eni_run_spec_add_number(spec, "eps", attributes->hyper.eps));
     }
-    if (attributes->hyper.groups != NULL)
-        EN_TRY(add_own(spec, "groups", eni_groups_text(attributes->hyper.groups)));
-    EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
+    return eni_run_spec_add_number(spec, "lr", attributes->schedule.base);
+}
+
+static en_status add_schedule(eni_run_spec *spec, const eni_schedule *schedule)
+{
     EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-step", schedule->step_samples));
@@ -107,9 +110,9 @@ en_status eni_run_spec_add_protocol(eni_run_spec *spec)
 
 en_status eni_run_spec_add_run(eni_run_spec *spec, const eni_run_attributes *attributes)
 {
-    EN_TRY(eni_run_spec_add(spec, "strategy-name", attributes->strategy));
-    EN_TRY(eni_run_spec_add(spec, "strategy-options", attributes->strategy_options));
-    EN_TRY(add_optimizer(spec, attributes));
+    if (attributes->hyper.groups != NULL)
+        EN_TRY(add_own(spec, "groups", eni_groups_text(attributes->hyper.groups)));
+    EN_TRY(add_schedule(spec, &attributes->schedule));
     EN_TRY(eni_run_spec_add(spec, "sum-order", attributes->sum_order == ENI_SUM_RING ? "ring" : "rank"));
     if (eni_key_value_find(spec->key_value, spec->n, "seed") == NULL)
         EN_TRY(eni_run_spec_add_whole(spec, "seed", attributes->seed));

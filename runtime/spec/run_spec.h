@@ -8,6 +8,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "runtime/control/control.h"
 #include "runtime/spec/buckets.h"
 
@@ -48,8 +49,10 @@ typedef struct eni_run_attributes {
     const eni_buckets *buckets;
 } eni_run_attributes;
 
-/* Adds them all, under the keys that psd looks for, the strategy first and the buckets last. EN_EINVAL as
- * above; EN_ENOMEM. */
+/* Adds them under the keys that psd looks for. Method: the strategy and the optimizer with their settings; run: what else
+ * there is, which may follow from the tensors and the data, as buckets and a schedule in samples do. EN_EINVAL as above;
+ * EN_ENOMEM. */
+en_status eni_run_spec_add_method(eni_run_spec *spec, const eni_run_attributes *attributes);
 en_status eni_run_spec_add_run(eni_run_spec *spec, const eni_run_attributes *attributes);
 
 #endif

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -223,14 +223,15 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
     eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean.sum = the mean of the staged contributions, with a weight above 0: as eni_mean_ranks. */
-static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
+/* The mean of the staged contributions, with a weight above 0: as eni_mean_ranks. The mean of one is that one, where it lies. */
+static const float *mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
     const float inv = 1.0f / (float)weight;
+    if (part->nstaged == 1 && part->staged[0]->weight == 1) return part->staged[0]->msg.data;
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, part, 0, inv, 0, count);
-        return;
+        return store->mean.sum;
     }
     const int world = store->config.world;
     for (int chunk = 0; chunk < world; chunk++) { /* chunks are of the whole bucket, whatever the shards */
@@ -240,10 +241,11 @@ static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t
         if (hi > end) hi = end;
         if (lo < hi) mean_range(store, part, chunk, inv, lo - part->lo, hi - part->lo);
     }
+    return store->mean.sum;
 }
 
 /* Weights in use are copied block by block, so that the step finds the copy in the cache. */
-static en_status apply_mean(eni_store *store, eni_partition *part)
+static en_status apply(eni_store *store, eni_partition *part, const float *mean)
 {
     enum { BLOCK = 512 };
     const float *before = part->pub.w;
@@ -257,7 +259,7 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
         if (part->pub.w != before) memcpy(w, before + lo, n * sizeof *w);
         for (int i = 0; i < ENI_MAX_SLOTS; i++)
             if (part->slot[i] != NULL) slots[i] = part->slot[i] + lo;
-        eni_step_range(store->config.optimizer, part->at + lo, w, slots, store->mean.sum + lo, n, &hyper);
+        eni_step_range(store->config.optimizer, part->at + lo, w, slots, mean + lo, n, &hyper);
     }
     return EN_OK;
 }
@@ -290,8 +292,8 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
     }
     EN_TRY(room_for_sources(store, part->nstaged));
     put_in_order(store, part);
-    if (weight > 0) mean_of_staged(store, part, weight);
-    const bool is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
+    const float *mean = weight > 0 ? mean_of_staged(store, part, weight) : NULL;
+    const bool is_finite = mean == NULL || eni_all_finite(mean, part->pub.count);
     for (uint32_t i = 0; i < part->nstaged; i++)
         EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, is_finite));
     if (!is_finite) {
@@ -299,7 +301,7 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
         unstage_all(store, part, EN_ENONFINITE);
         return EN_ENONFINITE;
     }
-    if (weight > 0) EN_TRY(apply_mean(store, part));
+    if (mean != NULL) EN_TRY(apply(store, part, mean));
     part->steps++;
     part->samples += samples;
     part->pub.version++;

@@ -61,6 +61,7 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "plugin/hook.h"
 #include "runtime/store/staleness.h"
 

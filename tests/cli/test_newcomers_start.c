@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "cli/newcomers.h"
+#include "cli/find_run.h"
 #include "core/log.h"
 #include "runtime/net/process.h"
 

@@ -143,14 +143,16 @@ static void a_difference_is_named_to_all(void **state)
     (void)state;
     static const eni_key_value first[] = {{"lr", "0.01"}, {"seed", "1"}},
                                second[] = {{"lr", "0.1"}, {"seed", "1"}},
-                               extra[] = {{"lr", "0.01"}, {"seed", "1"}, {"nesterov", "on"}};
+                               extra[] = {{"lr", "0.01"}, {"seed", "1"}, {"nesterov", "on"}},
+                               inserted[] = {{"lr", "0.01"}, {"eps", "2"}, {"seed", "7"}};
     const struct {
         const eni_key_value *key_values;
         size_t n;
         const char *words;
     } cases[] = {{second, 2, "lr *rank 0 *0.01*rank 1 *0.1"},
                  {second + 1, 1, "lr *rank 0 *0.01*rank 1 *none"},
-                 {extra, 3, "nesterov *rank 0 *none*rank 1 *on"}};
+                 {extra, 3, "nesterov *rank 0 *none*rank 1 *on"},
+                 {inserted, 3, "eps *rank 0 *none*rank 1 *2"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         crew c;
         crew_init(&c, 2);
@@ -166,6 +168,30 @@ static void a_difference_is_named_to_all(void **state)
         assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EMISMATCH);
         crew_fini(&c);
     }
+}
+
+/* Lists that are long and alike at first are shown from where they differ. */
+static void a_late_difference_is_shown(void **state)
+{
+    (void)state;
+    char list[2][400];
+    const eni_key_value buckets[2] = {{"buckets", list[0]}, {"buckets", list[1]}};
+    crew c;
+    crew_init(&c, 2);
+    for (int r = 0; r < 2; r++) {
+        size_t used = 0;
+        for (int i = 0; i < 60; i++)
+            used +=
+                (size_t)snprintf(list[r] + used, sizeof list[r] - used, "%s%d", i > 0 ? "," : "", 1000 + i);
+        snprintf(list[r] + used, sizeof list[r] - used, ",7%d", r);
+        c.hand[r].config.key_values = &buckets[r];
+        c.hand[r].config.nkey_values = 1;
+    }
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 2);
+    assert_int_equal(c.hand[0].status, EN_EMISMATCH);
+    assert_true(crew_logged("buckets *rank 0 has ..70, rank 1 has ..71"));
+    crew_fini(&c);
 }
 
 static const eni_key_value shards[] = {{"shard0", "tcp://127.0.0.1:1"}};
@@ -492,6 +518,7 @@ int main(void)
                                        cmocka_unit_test(a_rank_joins_once),
                                        cmocka_unit_test(a_missing_rank_is_named),
                                        cmocka_unit_test(a_difference_is_named_to_all),
+                                       cmocka_unit_test(a_late_difference_is_shown),
                                        cmocka_unit_test(on_world_decides_before_anyone_is_in),
                                        cmocka_unit_test(every_micro_batch_is_claimed_once),
                                        cmocka_unit_test(all_get_all_blobs),

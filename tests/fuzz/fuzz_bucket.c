@@ -20,7 +20,7 @@ static void as_listing(int kind, const char *xml, size_t bytes)
     /* Two pages: the second one lies behind the objects of the first. */
     for (int page = 0; page < 2; page++) {
         const size_t before = listing.n;
-        const en_status st = eni_listing_add(&listing, kind, xml, bytes, why, sizeof why);
+        const en_status st = eni_listing_add(&listing, kind, "", xml, bytes, why, sizeof why);
         must(st == EN_OK || (st == EN_EFORMAT && why[0] != '\0' && eni_is_text(why)));
         must(listing.n >= before && (page == 0 || st != EN_OK || listing.n == 2 * before));
         must(st != EN_OK || !listing.is_truncated || listing.token[0] != '\0');

@@ -14,7 +14,7 @@
 #include "tests/collective/group_fixture.h"
 
 /* One bucket of several blocks and a ragged one, one with less than a line for every rank. */
-enum { MAX_RANKS = 5, FIRST = 48, SECOND = 30011, COUNT = FIRST + SECOND, STEPS = 4, NKINDS = 4 };
+enum { MAX_RANKS = 5, FIRST = 48, SECOND = 80011, COUNT = FIRST + SECOND, STEPS = 4, NKINDS = 4 };
 
 static const en_model_tensor tensors[] = {
     {.name = "a", .offset = 0, .count = FIRST, .ndim = 2, .shape = {1, FIRST}},
@@ -89,7 +89,7 @@ static int rank_open(struct rank *me, int rank, int n, cluster_board *board, str
     memset(me, 0, sizeof *me);
     me->coll = fixture_group(fixture, rank, board, (uint32_t)kind + 1);
     CLUSTER_CHECK(me->coll != NULL);
-    CLUSTER_CHECK(eni_buckets_new(tensors, 2, COUNT, 120100, &me->buckets) == EN_OK && me->buckets->n == 2);
+    CLUSTER_CHECK(eni_buckets_new(tensors, 2, COUNT, 320100, &me->buckets) == EN_OK && me->buckets->n == 2);
     CLUSTER_CHECK(eni_options_new(&strategy, "", &me->options) == EN_OK);
     const eni_host_config config = config_of(me, rank, n, fixture, board, kind);
     CLUSTER_CHECK(eni_host_open(&config, &me->host) == EN_OK);
@@ -144,7 +144,9 @@ static int step_once(struct rank *me, int rank, int t, float *grad)
     return 0;
 }
 
-/* Rank 0's start is everybody's, whatever the others hold; over TCP each steps its own. */
+/* Rank 0's start is everybody's, whatever the others hold, unless they keep their own weights; over TCP each steps its own. */
+static bool has_own_params;
+
 static int trains(int rank, int n, cluster_board *board, void *user)
 {
     static float expected[COUNT];
@@ -162,9 +164,9 @@ static int trains(int rank, int n, cluster_board *board, void *user)
             memset(eni_arena_at(fixture->arenas[rank], slot, 0), 0, COUNT * sizeof(float));
         const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
         CLUSTER_CHECK(eni_coll_run(me.coll, &barrier) == EN_OK);
-        for (int i = 0; i < COUNT && (rank == 0 || !is_one); i++)
+        for (int i = 0; i < COUNT && (rank == 0 || !is_one || has_own_params); i++)
             param[i] = 0.5f;
-        CLUSTER_CHECK(eni_host_share_params(me.host) == EN_OK);
+        CLUSTER_CHECK(eni_host_share_params(me.host, has_own_params) == EN_OK);
         CLUSTER_CHECK(param[COUNT - 1] == 0.5f);
         eni_coll_count(me.coll, &before);
         for (int t = 0; t < STEPS; t++)
@@ -175,15 +177,19 @@ static int trains(int rank, int n, cluster_board *board, void *user)
         CLUSTER_CHECK(eni_host_steps_taken(me.host, 1) == STEPS && count.update_ns > 0);
         CLUSTER_CHECK(eni_host_writes_param(me.host));
         if (is_one) { /* its slice of the other gradients, and of the weights; its gradient is as it was */
+            const uint64_t nweights = has_own_params ? (uint64_t)n - 1 : 1;
             uint64_t slices = 0;
             for (int b = 0; b < 2; b++) {
                 const uint64_t length = view.bucket[b]->count;
                 slices += eni_slice_lo(length, rank + 1, n) - eni_slice_lo(length, rank, n);
             }
-            CLUSTER_CHECK(after.shm_bytes - before.shm_bytes == STEPS * slices * (uint64_t)n * sizeof(float));
+            CLUSTER_CHECK(after.shm_bytes - before.shm_bytes ==
+                          STEPS * slices * ((uint64_t)n - 1 + nweights) * sizeof(float));
+            if (has_own_params) param[0] += 0.25f * (float)(rank + 1); /* it is this rank's alone */
             CLUSTER_CHECK(grad[COUNT - 1] == fixture_value(rank, STEPS - 1, COUNT - 1));
         }
         reference(n, kind, expected);
+        if (is_one && has_own_params) expected[0] += 0.25f * (float)(rank + 1);
         CLUSTER_CHECK(memcmp(param, expected, sizeof expected) == 0);
         CLUSTER_CHECK(eni_coll_run(me.coll, &barrier) == EN_OK); /* until all have compared */
         rank_close(&me);
@@ -202,7 +208,7 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     struct rank me;
     int errors = 0;
     if (rank_open(&me, rank, n, board, user, 1) != 0) return 1;
-    CLUSTER_CHECK(eni_host_share_params(me.host) == EN_OK);
+    CLUSTER_CHECK(eni_host_share_params(me.host, false) == EN_OK);
     en_host *h = view.table;
     const en_bucket *b = view.bucket[1];
     eni_log_set_sink(keep_quiet, &errors);
@@ -240,6 +246,10 @@ static void test_trains(void **state)
     for (int n = 2; n <= MAX_RANKS; n++)
         assert_int_equal(run(trains, 0, n), 0);
     assert_int_equal(run(trains, 3, 3), 0); /* naive over TCP: the same sums, a copy each */
+    has_own_params = true;
+    for (int n = 2; n <= MAX_RANKS; n++)
+        assert_int_equal(run(trains, 0, n), 0);
+    has_own_params = false;
 }
 
 static void test_errs(void **state)

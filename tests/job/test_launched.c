@@ -175,6 +175,27 @@ static void test_ends_in_the_middle(void **state)
     }
 }
 
+/* Rank 0 computes, and learns nothing in a call: its watching thread tells the launcher, which ends both. */
+static void test_closes_and_lives_on(void **state)
+{
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring --steps=1000000 -- " TRAINS " closes");
+    wait_for_line(&p, "all-reduce", GUARD);
+    stopwatch watch = stopwatch_start();
+    wait_for_line(&p, "gave up", GUARD);
+    const double named = stopwatch_read(&watch);
+    stopwatch_expect(&watch, named, 3 * SLOWNESS, "the name of the rank that closed");
+    const int code = process_wait(&p, GUARD);
+    stopwatch_expect(&watch, stopwatch_read(&watch), 15 * SLOWNESS, "the end of the run");
+    if (code != 1 || process_says(&p, "rank 1", "closed its rank") == 0 ||
+        process_says(&p, "rank 1", "gave up") == 0)
+        fail_msg("exit %d\n%s", code, process_err(&p));
+    process_nobody_left(GUARD);
+    promise("a program that closes its rank and lives on, while the other is in a long step: named in %.2f s",
+            named);
+}
+
 /* The program has no signal handler, and SIGTERM would kill it. */
 static void test_interrupted(void **state)
 {
@@ -306,6 +327,7 @@ int main(void)
                                           cmocka_unit_test(test_the_workers_bytes),
                                           cmocka_unit_test(test_a_killed_rank),
                                           cmocka_unit_test(test_ends_in_the_middle),
+                                          cmocka_unit_test(test_closes_and_lives_on),
                                           cmocka_unit_test(test_interrupted),
                                           cmocka_unit_test(test_resumed),
                                           cmocka_unit_test(test_memories_are_resumed)};

@@ -328,7 +328,9 @@ static int misused_rank(scene *s, int rank)
     memset(name, 'n', sizeof name - 1);
     const en_rank_tensor long_named[2] = {{.size = sizeof two[0], .name = name}, two[1]},
                          clashing[2] = {{.size = sizeof two[0], .name = "rank.0/b"}, two[1]},
-                         header[2] = {{.size = sizeof two[0], .name = "__metadata__"}, two[1]};
+                         header[2] = {{.size = sizeof two[0], .name = "__metadata__"}, two[1]},
+                         disordered[2] = {
+                             {.size = sizeof two[0], .name = "a", .shape = {3, 2}, .order = {1, 1}}, two[1]};
     options.tensors = long_named;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "200 bytes") != NULL);
     options.tensors = clashing;
@@ -336,6 +338,8 @@ static int misused_rank(scene *s, int rank)
     options.tensors = header;
     REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL &&
             strstr(s->said, "tensor __metadata__ has") != NULL);
+    options.tensors = disordered;
+    REQUIRE(en_rank_open(&options, good, 3, &r) == EN_EINVAL && strstr(s->said, "order of tensor a") != NULL);
     options.tensors = two;
     uint8_t byte = 0;
     en_rank_memory memory = {.size = sizeof memory, .dtype = EN_U8, .name = "b", .data = &byte};

@@ -22,7 +22,8 @@ except ImportError:
 # data whose hash is not known, or a script that has changed, is no PASS.
 # Promise: A target may be a loss: curves, tables, verdict and CSV are of the time to it, and there is no NaN in JSON.
 # Promise: A program that stops its run early ends `entrain run` with its own exit code, under ring and ps-async; one that forgets
-# Promise: rank.end() is told so. A run whose psd is ended by a signal does not end with 0.
+# Promise: rank.end() is told so. A run whose psd, or one of whose ranks, is ended by a signal does not end with 0, nor does one that
+# Promise: has failed while its ranks end with 0.
 # Promise: What entrain refuses ends a Python program, and `entrain run`, with 2.
 # Promise: Rank 0's output goes through as it is printed; in a study, and for the other ranks, it is in OUT/rank-R.log.
 
@@ -206,6 +207,29 @@ for step, samples in enumerate(rank.batches()):
 """
 
 
+ASKED = """
+import os, time, entrain
+rank = entrain.Rank({"w": [1.0]}, 100, batch_size=5, steps=1000000)
+for step, samples in enumerate(rank.batches()):
+    if step == 5: print(os.getpid(), flush=True)
+    time.sleep(0.001)
+    rank.finish(1)
+rank.end()
+print("has ended")
+"""
+
+
+HIDES = """
+import entrain
+try:
+    with entrain.Rank({"w": [1.0]}, 100, batch_size=5, steps=1000000) as rank:
+        for step, samples in enumerate(rank.batches()):
+            rank.finish(1 if step < 5 else float("nan"))
+except entrain.RunError:
+    pass
+"""
+
+
 def psd_of(run):
     children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     return next(int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text() == "psd\n")
@@ -230,6 +254,19 @@ def test_ends(top):
         os.kill(psd, signal.SIGTERM)
         said = run.communicate(timeout=WAIT)[1]
         assert run.returncode == 128 + signal.SIGTERM and f"pid {psd}) was ended by" in said, (strategy, run.returncode, said)
+    # A signal to one rank's process ends the run in good order, and the command by the code of that signal.
+    for strategy in "ring", "ps-sync":
+        out = top / f"signalled-{strategy}"
+        run = subprocess.Popen([build / "entrain", "run", "-n", "2", f"--strategy={strategy}", f"--out={out}", "--", sys.executable,
+                                "-c", ASKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pid = int(next(line for line in run.stdout if line.strip().isdigit()))
+        os.kill(pid, signal.SIGTERM)
+        said = run.communicate(timeout=WAIT)
+        assert run.returncode == 128 + signal.SIGTERM and "has ended" in said[0], (strategy, run.returncode, said)
+        assert any(f"rank 0 (pid {pid}) was ended by a signal" in line for line in said[1].splitlines()), said
+        assert load(out, "result.json")["exit"] == "interrupted", said
+    said = entrain("run", "-n", 2, "--strategy=ring", "--quiet", "--", sys.executable, "-c", HIDES, code=1)[1]
+    assert "diverged" in said, said
     # Stops psd during an endless step: the launcher kills all processes before one of them fails by itself.
     run = subprocess.Popen([build / "entrain", "run", "-n", "2", "--strategy=ps-sync", "--", sys.executable, "-c", SLEEPS],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -27,6 +27,8 @@ import entrain.rank  # noqa: E402
 # Promise: A numpy program (entrain.Rank) ends with the same bytes under ring and ps-sync.
 # Promise: A program's own schedule of the rate, and the clipped mean gradient, give the same bytes under all strategies that have
 # Promise: them, and in a run that is killed and resumed.
+# Promise: A tensor in another order of dimensions, as PyTorch's channels_last, is saved row-major, byte for byte; runs of either order
+# Promise: resume each other's checkpoints.
 # Promise: A program's own optimizer ends with the bytes of the library's under ring, local-sgd and d-psgd.
 # Promise: Ranks whose tensors, memories or schedules differ name the first one that does, with both values.
 # Promise: An exception in one Python rank reaches the others as a RunError with its type and text.
@@ -379,6 +381,9 @@ def check_schedules(top):
         run(f"s-{strategy}-resumed", 2, strategy, "dies", checkpoint_every=40, resume="auto")
         assert run(f"s-{strategy}-resumed", 2, strategy, checkpoint_every=40, resume="auto") == hashes[0], strategy
     print("PROMISE a program's schedule: ring, ps-sync, solo --accumulate=2 and runs killed and resumed end with the same bytes")
+    for code, _, said in ended(ranks(2, ["-c", SCHEDULED.replace("0.7", "0.5"), "trains"], "ring", top / "s-ring-resumed", epochs=5,
+                                     batch_size=10, checkpoint_every=40, resume="auto")):
+        assert code == 2 and "lr-points" in said and "0.343" in said and "0.0625" in said, said
     clipped = [run("c-ring", 2, "ring", clip_norm=0.3), run("c-solo", 1, "solo", accumulate=2, clip_norm=0.3)]
     assert clipped[0] == clipped[1] != hashes[0], (clipped, hashes)
     run("c-resumed", 2, "ring", "dies", clip_norm=0.3, checkpoint_every=40, resume="auto")
@@ -398,7 +403,9 @@ def check_schedules(top):
                                  (ValueError, {"schedule": lambda *at: 1, "lr_schedule": "cosine"}, "omit lr-schedule"),
                                  (ValueError, {"clip_norm": 1, "strategy": "local-sgd"}, "strategy=ring or solo"),
                                  (ValueError, {"strategy": "local-sgd", "steps_itself": True}, "options.step"),
-                                 (ValueError, {"clip_norm": -1}, "clip-norm")):
+                                 (ValueError, {"clip_norm": -1}, "clip-norm"), (ValueError, {"schedule": 5}, "schedule=5"),
+                                 (ValueError, {"clip_norm": 1e-320, "strategy": "local-sgd"}, "at least 1e-30"),
+                                 (ValueError, {"model": "a\nb"}, "options.model has a line break")):
         try:
             entrain.Rank({"w": [1.0]}, 10, **dict(alone, **settings))
         except kind as error:
@@ -443,24 +450,81 @@ def check_own_steps(top):
     print("PROMISE numpy's own step under ring, local-sgd and d-psgd ends with the bytes of the library's")
 
 
+ORDERED = """
+import os, signal, sys, numpy as np, entrain
+settings = dict(text.split("=", 1) for text in sys.argv[3:])
+order, me = sys.argv[1], int(settings["rank"])
+x = np.random.default_rng(3).normal(size=(205, 2, 3, 4, 5)).astype(np.float32)
+def laid(array):
+    return array if order == "rows" else array.transpose(1, 3, 0, 2).copy().transpose(2, 0, 3, 1)
+table = laid(np.arange(120.0).reshape(2, 3, 4, 5))
+with entrain.Rank({"w": laid(np.linspace(-1, 1, 120).astype(np.float32).reshape(2, 3, 4, 5)), "s": np.float32(2)}, len(x), lr=0.1,
+                  momentum=0.9, memories={"table": table}, evaluate=lambda w: float(np.multiply(w["w"], x[0], order="C").sum() ** 2), **settings) as rank:
+    assert rank.weights["w"].strides == rank.gradients["w"].strides == laid(x[0]).strides
+    for step, samples in enumerate(rank.batches()):
+        if sys.argv[2] == "dies" and step == 13 and me == 1: os.kill(os.getpid(), signal.SIGKILL)
+        table += x[0]
+        rank.gradients["w"][...] = np.multiply(x[samples], rank.weights["w"], order="C").mean(0)
+        rank.gradients["s"][...] = x[samples].mean()
+        rank.finish(1.0)
+"""
+
+
+def check_orders(top):
+    """An array keeps its order of dimensions in the run's memory; its files are those of row-major ones."""
+    def run(name, what="trains", order="rows", **settings):
+        ends = ended(ranks(2, ["-c", ORDERED, order, what], "ring", top / name, epochs=4, batch_size=10, checkpoint_every=60, eval_every=100,
+                           save=top / f"{name}.safetensors", **(settings or {"resume": "auto"})))
+        assert all(code == 0 for code, *_ in ends) or what == "dies", ends
+    run("o-rows")
+    run("o-other", order="other")
+    run("o-changed", "dies")
+    run("o-changed", order="other")
+    run("o-back", "dies", "other")
+    run("o-back")
+    results = [json.loads((top / name / "result.json").read_text()) for name in ("o-rows", "o-other", "o-changed", "o-back")]
+    for key in "params_sha256", "buffers_sha256", "init_sha256", "test_loss":
+        assert len({str(result[key]) for result in results}) == 1, (key, results)
+    assert [len(result["resumed_from"]) for result in results] == [0, 0, 1, 1]
+    saved = {(top / f"{name}.safetensors").read_bytes() for name in ("o-rows", "o-other", "o-changed", "o-back")}
+    assert len(saved) == 1
+    for name in "o-first-rows", "o-first-other":
+        run(name, order=name[8:], init=top / "o-rows.safetensors")
+    assert len({(top / f"{name}.safetensors").read_bytes() for name in ("o-rows", "o-first-rows", "o-first-other")}) == 2
+    print("PROMISE tensors in another order of dimensions: the saved file is that of row-major ones, and each resumes the other's run")
+
+
 DIFFERS = """
 import sys, numpy as np, entrain
 settings = dict(text.split("=", 1) for text in sys.argv[2:])
-me, what = int(settings["rank"]), sys.argv[1]
-shape, kind = (3, 4 + (what == "shape") * me), (np.int64, np.float64)[(what == "type") * me]
-more = {"extra": [1.0]} if what == "extra" and me == 1 else {}
-factor = 1 - (what == "schedule") * me / 2
-entrain.Rank({"fc.weight": np.ones(shape), **more}, 100, memories={"steps": np.zeros(2, kind)}, schedule=lambda step, epoch: factor, **settings)
+what = sys.argv[1] if settings["rank"] == "1" else ""
+tensors = {"a": np.ones(2), "fc.weight": np.ones((3, 4 + (what == "shape")), np.float32, "F" if what == "dimensions" else "C"), "b": np.ones(2)}
+if what == "extra": tensors = {"a": np.ones(2), "extra": [1.0], **tensors}
+if what == "order": tensors = {name: tensors[name] for name in ("a", "b", "fc.weight")}
+memories = {"steps": np.zeros(2, np.float64 if what == "type" else np.int64)}
+rates = {"fc.weight": (0.5, 0.25), **({"b": (0.5, 0)} if what == "rates" else {})}
+if what == "decay": settings["weight_decay"], rates["b"] = "0.125", (1, 0)
+entrain.Rank(tensors, 100 - (what == "samples"), schedule=lambda step, epoch: (1 - (what == "schedule") / 2) / (1 + step * (1 + (what == "late" and step > 7))),
+             momentum=0.75 if what == "momentum" else 0.5, rates=rates, model="other" if what == "model" else "model",
+             **{"own_memories" if what == "own" else "memories": memories}, **settings)
 """
 
 
 def check_differences():
     """The first difference by name, with both values."""
-    for what, words in (("shape", ("tensor fc.weight differs", "(3, 4)", "(3, 5)")), ("type", ("memory steps differs", "I64", "F64")),
-                        ("extra", ("tensor extra differs", "none", "F32 (1")), ("schedule", ("lr-points differs", "0:1,", "0:0.5,"))):
+    for what, *words in (("shape", "tensor fc.weight differs", "(3, 4)", "(3, 5)"), ("type", "memory steps differs", "I64", "F64"),
+                         ("extra", "tensor extra differs", "none", "F32 (1"), ("order", "tensor fc.weight differs", "at place 1", "at place 2"),
+                         ("own", "memory steps differs", "I64 (2) at", "I64 (2) of each rank"),
+                         ("rates", "tensor b differs", "F32 (2) at", "F32 (2) with lr_factor 0.5 and weight_decay 0 at"),
+                         ("decay", "weight-decay differs", "0,", "0.125"), ("momentum", "momentum differs", "0.5", "0.75"),
+                         ("model", "model differs", "model,", "other"), ("samples", "train-samples differs", "100", "99"),
+                         ("schedule", "lr-points differs", "0:1,", "0:0.5,"), ("late", "lr-points differs", "0.111", "0.0588"),
+                         ("dimensions", "tensor fc.weight differs", "F32 (3, 4) at", "with dimensions in the order (1, 0)")):
         ends = ended(ranks(2, ["-c", DIFFERS, what], steps=9))
         assert all(code in (1, 2) for code, *_ in ends) and any(code == 2 for code, *_ in ends), ends
-        assert any(all(word in said for word in words) for _, _, said in ends), (what, ends)
+        lines = [line for _, _, said in ends for line in said.splitlines() if all(word in line for word in words)]
+        assert lines and all("rank 0 has" in line and "rank 1 has" in line for line in lines), (what, ends)
+    print("PROMISE ranks that differ in a tensor's shape, place or rates, a memory, a setting, the data or the schedule: named with both values")
 
 
 def check_forks():
@@ -505,3 +569,4 @@ with tempfile.TemporaryDirectory() as folder:
     check_schedules(pathlib.Path(folder))
     check_own_steps(pathlib.Path(folder))
     check_differences()
+    check_orders(pathlib.Path(folder))

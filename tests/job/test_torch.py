@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_torch.py BUILD equal|resumed|ddp|calls: entrain.torch.Rank. PyTorch is imported once: the ranks are children made by fork."""
+"""test_torch.py BUILD equal|resumed|channels_last|ddp|calls: entrain.torch.Rank. PyTorch is imported once: the ranks are children made by fork."""
 import copy
 import hashlib
 import json
@@ -20,6 +20,8 @@ from torch.nn import functional as F
 # Promise: batch norm, tied weights, a frozen layer, groups, a ragged end, ranks without a batch; with and without loader processes
 # Promise: and overlap.
 # Promise: A PyTorch run that is killed and resumed three times ends with the undisturbed bytes, buffers included.
+# Promise: A channels_last module ends with the same bytes under ring, ps-sync and solo, and killed and resumed; its files are row-major;
+# Promise: ranks that mix it with row-major ones are refused by the tensor's name.
 # Promise: ring with step='torch' ends with the bytes of PyTorch's DistributedDataParallel over Gloo: 2 ranks, 50 steps, SGD and AdamW.
 # Promise: A step of the library is within 1e-6 of torch.optim's: SGD, Nesterov, Adam, AdamW, weight decay.
 
@@ -136,6 +138,81 @@ def resumed():
         assert len(json.loads((out / "result.json").read_text())["resumed_from"]) == 3
     print("PROMISE a run that is killed and resumed three times ends with the undisturbed bytes: AdamW, groups, a scheduler, dropout, "
           "buffers")
+
+
+# ---- channels_last ----
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.frozen = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1)
+        self.one, self.last = nn.Conv2d(8, 16, 1), nn.Linear(16, 4)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = torch.relu(self.one(self.frozen(torch.relu(self.norm(self.first(x))))))
+        return self.last(x.mean((2, 3)))
+
+
+def images(n):
+    drawn = torch.Generator().manual_seed(3)
+    return torch.randn(n, 3, 8, 8, generator=drawn), torch.arange(n) % 4
+
+
+def check_saved(path, model):
+    """The file has the state_dict, row-major."""
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header, state = json.loads(data[8:begin]), model.state_dict()
+    assert header.keys() - {"__metadata__"} == state.keys()
+    for name, tensor in state.items():
+        first, end = header[name]["data_offsets"]
+        assert header[name]["shape"] == list(tensor.shape) and data[begin + first:begin + end] == tensor.numpy().tobytes(), name
+
+
+def train_images(order, die_at=None):
+    """A rank, whose module has the order(rank) of dimensions: hashes of its parameters and buffers, taken row-major."""
+    def program(me, settings):
+        torch.manual_seed(7 + me)
+        model, (x, y) = Images().to(memory_format=order(me)), images(16)
+        laid = {name: p.stride() for name, p in model.named_parameters()}
+        rank = entrain.torch.Rank(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data=images(103),
+                                  evaluate=lambda model: F.cross_entropy(model(x), y).item(), **settings)
+        assert all(rank._gradient[name].stride() == laid[name] for name in rank._trained)
+        for i, (x, y) in enumerate(rank.batches()):
+            if i == die_at and me == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            turn(rank, model, x.contiguous(memory_format=order(me)), y)
+            assert {name: p.stride() for name, p in model.named_parameters()} == laid
+        rank.end()
+        assert {name: p.stride() for name, p in model.named_parameters()} == laid
+        me == 0 and "save" in settings and check_saved(settings["save"], model)
+        return bytes_of(model), bytes_of(model, buffers=True)
+    return program
+
+
+def channels_last():
+    """Weights and gradients lie as the module's; files are row-major."""
+    top, last, plain = pathlib.Path(os.environ["XDG_RUNTIME_DIR"]), lambda me: torch.channels_last, lambda me: torch.contiguous_format
+    common = dict(batch_size=6, epochs=3)
+    found = {"solo": ranks(1, train_images(last), "solo", accumulate=2, **common),
+             "ring": ranks(2, train_images(last), save=top / "last.safetensors", **common),
+             "ps-sync": ranks(2, train_images(last), "ps-sync", **common),
+             "small buckets": ranks(2, train_images(last), bucket_cap_mb=0.001, **common)}
+    assert len({result[0] for results in found.values() for result in results}) == 1, found
+    saved = dict(common, checkpoint_every=24, resume="auto", out=top / "killed")
+    for die_at in 7, 3:
+        ranks(2, train_images(last, die_at), dies=1, **saved)
+    zero, one = ranks(2, train_images(last), **saved)
+    assert zero == found["ring"][0] and one[0] == zero[0], (zero, one, found)
+    for before, after in (plain, last), (last, plain):
+        saved["out"] = top / f"to {after(0)}"
+        ranks(2, train_images(before, 7), dies=1, **saved)
+        zero, one = ranks(2, train_images(after), **saved)
+        assert zero[0] == one[0] and len(json.loads((saved["out"] / "result.json").read_text())["resumed_from"]) == 1
+    said = ranks(2, train_images(lambda me: (torch.contiguous_format, torch.channels_last)[me]), **common)
+    assert any("tensor first.weight differs" in text and "in the order (0, 2, 3, 1)" in text for text in said), said
+    print("PROMISE channels_last: ring, ps-sync, solo --accumulate=2 and a run that is killed twice end with the same bytes")
 
 
 # ---- PyTorch's own ----
@@ -435,4 +512,4 @@ def calls():
 
 
 if __name__ == "__main__":
-    checks(equal, resumed, ddp, calls)
+    checks(equal, resumed, channels_last, ddp, calls)

@@ -1,12 +1,12 @@
 /* trains.c - a program that trains a network of ours through entrain/rank.h: what the program `worker` computes, pushed from
  * outside.
  *
- *     test_job_trains reads|writes|after|steps|noisy|counts|exits|dies|twice SETTING..
+ *     test_job_trains reads|writes|after|steps|noisy|counts|exits|dies|twice|closes SETTING..
  *
  * reads: it may share its weights; writes: they are its own, and it writes to them; after: its tensors are ready after backward;
  * steps: it has an optimizer of its own; noisy: a generator of each rank adds noise to gradients, and memories know its state;
  * counts: only rank 0's memories; exits, dies, twice: rank 1 exits with 0 in its step 20, dies and leaves a child that holds
- * all its descriptors, or joins once more */
+ * all its descriptors, or joins once more; closes: rank 1 closes its rank there and lives on, while the others compute for long */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,6 +128,11 @@ static void misbehave(trainee *t)
                                      .tensors = &tensor,
                                      .train_samples = 103};
     en_rank *second;
+    if (strcmp(t->how, "closes") == 0) {
+        if (en_rank_about(t->rank)->rank == 1) en_rank_close(t->rank);
+        sleep(300);
+    }
+    if (en_rank_about(t->rank)->rank != 1) return;
     if (strcmp(t->how, "exits") == 0) exit(0);
     if (strcmp(t->how, "dies") == 0 && fork() == 0) {
         sleep(8);
@@ -170,7 +175,7 @@ static en_status step(trainee *t, const en_rank_batch *b)
                                 .loss = score.loss,
                                 .accuracy = b->count > 0 ? (double)score.correct / (double)b->count : 0};
     remember(t, b, score.loss);
-    if (t->nfinished == 20 && en_rank_about(t->rank)->rank == 1) misbehave(t);
+    if (t->nfinished == 20) misbehave(t);
     const en_status st = en_rank_finish(t->rank, &told);
     const float lr = (float)en_rank_about(t->rank)->lr;
     const bool has_mean = ++t->nfinished % t->accumulate == 0;

@@ -236,6 +236,48 @@ static en_status peer_died(void *user, uint32_t first, uint32_t n)
     return first == 4 ? EN_EPEER : EN_OK;
 }
 
+/* 3 x 3 windows and channels that the cpu computes by Winograd, whose weights are worth keeping. */
+static const en_layer wide_layers[] = {
+    EN_CONV2D("conv1", 24, 3), EN_RELU, EN_CONV2D("conv2", 16, 3), EN_FLATTEN, EN_LINEAR("fc", 5),
+    EN_CROSS_ENTROPY,          EN_END};
+static const en_network wide = {.abi = EN_NETWORK_ABI,
+                                .size = sizeof(en_network),
+                                .name = "wide",
+                                .help = "two convolutions",
+                                .input = {1, 16, 16, 16},
+                                .layers = wide_layers};
+
+/* Two batches for each of three weights. */
+static void a_model_that_keeps_weights_has_the_same_gradients(void **state)
+{
+    enum { N = 6, BATCHES = 2, WEIGHTS = 3 };
+    (void)state;
+    rig r;
+    en_model *keeps;
+    const en_model_options options = {.size = sizeof options, .keeps_weights = 1};
+    rig_open(&r, &wide, rig_device());
+    if (!(r.device.ops->flags & EN_DEVICE_HOST)) {
+        rig_close(&r);
+        skip();
+    }
+    assert_int_equal(en_model_new(&r.schema, r.device.ops, r.device.ctx, &options, &keeps), EN_OK);
+    float *grad = eni_alloc_array(r.schema.count, sizeof *grad);
+    for (int i = 0; i < WEIGHTS * BATCHES; i++) {
+        en_batch batch = batch_new(&r.schema, N, (uint64_t)i);
+        if (i % BATCHES == 0) en_model_new_weights(keeps);
+        rig_step(&r, &batch);
+        assert_int_equal(en_model_forward(keeps, r.param, NULL, &batch), EN_OK);
+        assert_int_equal(en_model_backward(keeps, r.param, grad, NULL, NULL), EN_OK);
+        assert_memory_equal(grad, r.grad, r.schema.count * sizeof *grad);
+        for (uint64_t k = 0; i % BATCHES == BATCHES - 1 && k < r.schema.count; k++)
+            r.param[k] -= grad[k];
+        batch_free(&batch);
+    }
+    eni_free(grad);
+    en_model_free(keeps);
+    rig_close(&r);
+}
+
 static void what_on_ready_returns_ends_backward(void **state)
 {
     (void)state;
@@ -405,6 +447,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_of_a_new_network),
         cmocka_unit_test(a_layer_is_ready_when_its_weights_are_not_read_again),
         cmocka_unit_test(a_prepared_step_allocates_nothing),
+        cmocka_unit_test(a_model_that_keeps_weights_has_the_same_gradients),
         cmocka_unit_test(what_on_ready_returns_ends_backward),
         cmocka_unit_test(ragged_batches_add_up),
         cmocka_unit_test(any_number_of_sizes_works),

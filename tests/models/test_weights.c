@@ -12,6 +12,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "models/formats/rows.h"
 #include "models/formats/safetensors.h"
 #include "models/formats/weights.h"
 #include "tests/network.h"
@@ -197,6 +198,46 @@ static void buffers_are_saved_but_not_hashed(void **state)
     buffer_of(&n, n.state, "bn1.running_var")[0] = NAN;
     assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_ENONFINITE);
     says(f, "bn1.running_var");
+    close_normed(&n);
+}
+
+/* ---- another order of dimensions ------------------------------------------------------------------------ */
+
+/* The same weights with those of the first convolution as PyTorch's channels_last has them. */
+static void lay_channels_last(const normed *n, const float *flat, float *own_out)
+{
+    en_model_tensor *t = &n->schema.tensors[0];
+    const int64_t *size = t->shape;
+    assert_true(t->ndim == 4 && size[1] == 3 && size[2] == 3);
+    assert_true(eni_rows_set_order(t, (const uint8_t[EN_MAX_DIMS]){0, 2, 3, 1}));
+    memcpy(own_out, flat, n->schema.count * sizeof *flat);
+    for (int64_t i = 0; i < (int64_t)t->count; i++) {
+        const int64_t w = i % size[3], h = i / size[3] % size[2], c = i / size[3] / size[2] % size[1],
+                      o = i / size[3] / size[2] / size[1];
+        own_out[(int64_t)t->offset + ((o * size[2] + h) * size[3] + w) * size[1] + c] =
+            flat[(int64_t)t->offset + i];
+    }
+}
+
+static void files_are_row_major(void **state)
+{
+    fixture *f = *state;
+    normed n = open_normed();
+    const size_t bytes = n.schema.count * sizeof *n.flat;
+    float *own = eni_alloc(bytes);
+    char sha[2][ENI_DIGEST_HEX];
+    assert_int_equal(eni_weights_digest(&n.schema, n.flat, sha[0]), EN_OK);
+    lay_channels_last(&n, n.flat, own);
+    assert_memory_not_equal(own, n.flat, bytes);
+    assert_int_equal(eni_weights_digest(&n.schema, own, sha[1]), EN_OK);
+    assert_string_equal(sha[0], sha[1]);
+    assert_int_equal(eni_weights_save(f->path, &n.schema, own, n.state), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_OK);
+    assert_memory_equal(n.flat_back, own, bytes);
+    memset(n.schema.tensors[0].order, 0, EN_MAX_DIMS);
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_OK);
+    assert_memory_equal(n.flat_back, n.flat, bytes);
+    eni_free(own);
     close_normed(&n);
 }
 
@@ -511,6 +552,7 @@ int main(void)
         TEST(saving_replaces_whole_files),
         TEST(a_failed_save_leaves_nothing),
         TEST(buffers_are_saved_but_not_hashed),
+        TEST(files_are_row_major),
         TEST(int64_lies_on_eight_bytes),
         TEST(a_file_without_statistics_is_refused),
         TEST(numbers_of_batches_are_checked),

@@ -218,6 +218,37 @@ static void four_threads_give_the_bits_of_one(void **state)
     }
 }
 
+/* Where they are kept, the weights themselves are not read again. */
+static void kept_weights_give_the_same_bits(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu, &cpu2};
+    int count, nkept = 0;
+    const en_op *ops = trial_ops(&count);
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < count; i++) {
+            trial a, b;
+            trial_init(&a, devices[d], &ops[i], 5);
+            trial_init(&b, devices[d], &ops[i], 5);
+            trial_run(&a);
+            if (b.info.kept_bytes > 0) nkept++;
+            b.kept = trial_guarded(&b, "kept", b.info.kept_bytes);
+            trial_run(&b);
+            b.is_same_w = 1;
+            for (int64_t k = 0; b.info.kept_bytes > 0 && k < b.nw; k++)
+                b.w[k] = NAN;
+            trial_run(&b);
+            assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
+            assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));
+            assert_memory_equal(a.dw, b.dw, (size_t)a.nw * sizeof(float));
+            trial_fini(&a);
+            trial_fini(&b);
+        }
+#ifdef __x86_64__
+    assert_true(nkept > 0);
+#endif
+}
+
 /* Far from 0 the variance is the difference of numbers that are alike, if it is taken so. */
 static void a_large_mean_leaves_the_variance(void **state)
 {
@@ -461,6 +492,7 @@ int main(void)
         cmocka_unit_test(forward_only_gives_the_same_output),
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(four_threads_give_the_bits_of_one),
+        cmocka_unit_test(kept_weights_give_the_same_bits),
         cmocka_unit_test(a_large_mean_leaves_the_variance),
         cmocka_unit_test(evaluation_reads_the_statistics_alone),
         cmocka_unit_test(statistics_stay_where_a_batch_is_not_finite),

@@ -306,10 +306,25 @@ static void groups_are_text_and_back(void **state)
     assert_non_null(again);
     assert_true(again->ngroups == 2 && again->nedges == 3 && again->edge[2].lo == 544);
     assert_memory_equal(again->group, groups->group, sizeof groups->group);
-    static const char *const wrong[] = {"",         "1:0",         "1:0/",      "1:0/1:0",
-                                        "1:0/0:1",  "1:0/0:0,0:0", "1:0/0:0,",  "1/0:0",
-                                        "1:0,/0:0", "x:0/0:0",     "1:-1/0:0",  "1:nan/0:0",
-                                        "1:0/0:0 ", "1:0/0:-1",    "inf:0/0:0", "1:0/5:0,2:0"};
+    static const char *const wrong[] = {"",
+                                        "1:0",
+                                        "1:0/",
+                                        "1:0/1:0",
+                                        "1:0/0:1",
+                                        "1:0/0:0,0:0",
+                                        "1:0/0:0,",
+                                        "1/0:0",
+                                        "1:0,/0:0",
+                                        "x:0/0:0",
+                                        "1:-1/0:0",
+                                        "1:nan/0:0",
+                                        "1:0/0:0 ",
+                                        "1:0/0:-1",
+                                        "inf:0/0:0",
+                                        "1:0/5:0,2:0",
+                                        "0x1:0/0:0",
+                                        " 1:0/0:0",
+                                        "1:0/0:0,99999999999999999999:0"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (eni_groups_parse(wrong[i]) != NULL) fail_msg("%s was taken", wrong[i]);
     eni_free(text);

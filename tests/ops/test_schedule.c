@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "core/memory.h"
-#include "ops/optimizer.h"
+#include "ops/schedule.h"
 
 /* Promise: Learning rates are torch.optim.lr_scheduler's at the edges of epochs, to 1e-7: step, cosine,
  * multistep, linear. */
@@ -105,9 +105,33 @@ static void points(void **state)
                     again->at[i].factor >= at[i].factor);
     eni_rate_points_free(again);
     eni_free(text);
-    static const char *const wrong[] = {"",     "1:1",     "0",    "0:",    "0:1,",       "0:1,0:1",
-                                        "0:-1", "0:nan",   "0:x",  "0:1/2", "0:1,2:1x",   "0:1e9",
-                                        "-0:1", "0:1;2:1", " 0:1", "0:1 ",  "0:1,5:1,4:1"};
+    static const char *const wrong[] = {"",
+                                        "1:1",
+                                        "0",
+                                        "0:",
+                                        "0:1,",
+                                        "0:1,0:1",
+                                        "0:-1",
+                                        "0:nan",
+                                        "0:x",
+                                        "0:1/2",
+                                        "0:1,2:1x",
+                                        "0:1e9",
+                                        "-0:1",
+                                        "0:1;2:1",
+                                        " 0:1",
+                                        "0:1 ",
+                                        "0:1,5:1,4:1",
+                                        "0:+1",
+                                        "0: 1",
+                                        "0:0x1",
+                                        "0:0x1p-3",
+                                        "0:.5",
+                                        "0:1e",
+                                        "0:inf",
+                                        "0:1e99",
+                                        "0:1,18446744073709551616:1",
+                                        "0:1,99999999999999999999999:1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (eni_rate_points_parse(wrong[i]) != NULL) fail_msg("\"%s\" was taken", wrong[i]);
 }

@@ -36,7 +36,7 @@ static float *new_random(const trial *t, const char *name, int64_t count, int sk
     return values;
 }
 
-static unsigned char *new_guarded(const trial *t, const char *name, uint64_t bytes)
+unsigned char *trial_guarded(const trial *t, const char *name, uint64_t bytes)
 {
     if (t->memory != NULL) return t->memory->take(name, bytes, ENI_LINE);
     unsigned char *memory = eni_alloc(bytes + GUARD);
@@ -108,8 +108,8 @@ void trial_init_in(trial *t, const trial_memory *memory, const eni_device *devic
     t->dw = new_floats(t, "dw", t->nw, 1);
     t->db = new_floats(t, "db", t->nb, 1);
     t->target = new_target(t, seed);
-    t->saved = new_guarded(t, "saved", t->info.saved_bytes);
-    t->workspace = new_guarded(t, "workspace", t->info.workspace_bytes);
+    t->saved = trial_guarded(t, "saved", t->info.saved_bytes);
+    t->workspace = trial_guarded(t, "workspace", t->info.workspace_bytes);
 }
 
 static void give(const trial *t, void *memory)
@@ -126,6 +126,7 @@ void trial_fini(trial *t)
     float *const skewed[] = {t->w, t->b, t->dw, t->db};
     for (int i = 0; i < 9; i++)
         give(t, plain[i]);
+    if (t->kept != NULL) give(t, t->kept);
     for (int i = 0; i < 4; i++)
         give(t, t->memory != NULL ? skewed[i] : skewed[i] - 1);
     t->device->ops->plan_free(t->plan);
@@ -146,7 +147,9 @@ en_args trial_args(const trial *t)
                      .saved = t->saved,
                      .workspace = t->workspace,
                      .x2 = t->x2,
-                     .stats = t->stats};
+                     .stats = t->stats,
+                     .kept = t->kept,
+                     .is_same_w = t->is_same_w};
 }
 
 void trial_run(trial *t)
@@ -160,6 +163,7 @@ void trial_run(trial *t)
     }
     check_guard(t, "saved bytes", t->saved, t->info.saved_bytes);
     check_guard(t, "workspace", t->workspace, t->info.workspace_bytes);
+    if (t->kept != NULL) check_guard(t, "kept bytes", t->kept, t->info.kept_bytes);
 }
 
 const char *trial_name(const trial *t)

@@ -21,6 +21,8 @@ typedef struct trial {
     float *x, *x2, *y, *w, *b, *dy, *dx, *dw, *db, *stats;
     void *target; /* labels, or for mse values like x */
     unsigned char *saved, *workspace;
+    unsigned char *kept; /* NULL: the device keeps nothing of w */
+    uint32_t is_same_w;
 } trial;
 
 /* Plans the op and fills x, x2, w, b, dy, stats and the target with values that depend on `seed` alone, in (-1, 1);
@@ -33,6 +35,9 @@ void trial_init_in(trial *t, const trial_memory *memory, const eni_device *devic
                    uint64_t seed);
 void trial_fini(trial *t);
 
+/* Memory that trial_run checks for writes behind it, and trial_fini frees. */
+unsigned char *trial_guarded(const trial *t, const char *name, uint64_t bytes);
+
 /* The arguments of its calls. */
 en_args trial_args(const trial *t);
 
@@ -41,7 +46,7 @@ float *trial_var(const trial *t);
 int64_t *trial_batches(const trial *t);
 
 /* Forward, then the backward calls that the op has; fails the running test on an error, or when a call wrote
- * past its saved or workspace bytes. */
+ * past its saved, workspace or kept bytes. */
 void trial_run(trial *t);
 
 /* The names of the passes, for messages: one line, static storage. */

@@ -19,6 +19,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "models/formats/rows.h"
 #include "models/formats/weights.h"
 #include "rank/checkpoint.h"
 #include "tests/heard.h"
@@ -138,6 +139,33 @@ static void it_comes_back_as_it_was(void **state)
     free(facts_b);
     eni_checkpoint_fini(&a);
     eni_checkpoint_fini(&b);
+}
+
+/* A run whose tensors lie in another order resumes it, and the reverse: the file is row-major. */
+static void it_is_read_in_any_order(void **state)
+{
+    (void)state;
+    char path[256], why[ENI_ST_WHY];
+    en_model_tensor *t = &schema.tensors[0];
+    const uint64_t rows = (uint64_t)t->shape[0], columns = (uint64_t)t->shape[1];
+    eni_checkpoint a = made_up(6), b, again;
+    eni_checkpoint_path(dir, 6, path, sizeof path);
+    assert_int_equal(eni_checkpoint_write(&a, &schema, dir, why), EN_OK);
+    assert_true(t->ndim == 2 && eni_rows_set_order(t, (const uint8_t[EN_MAX_DIMS]){1, 0}));
+    if (eni_checkpoint_read(path, &schema, &b, why) != EN_OK) fail_msg("%s", why);
+    for (uint32_t v = 0; v < a.nvectors; v++)
+        for (uint64_t i = 0; i < t->count; i++)
+            assert_true(b.vectors[v].flat[t->offset + i % columns * rows + i / columns] ==
+                        a.vectors[v].flat[t->offset + i]);
+    assert_int_equal(eni_checkpoint_write(&b, &schema, dir, why), EN_OK);
+    assert_string_equal(b.digest, a.digest);
+    memset(t->order, 0, sizeof t->order);
+    if (eni_checkpoint_read(path, &schema, &again, why) != EN_OK) fail_msg("%s", why);
+    for (uint32_t v = 0; v < a.nvectors; v++)
+        assert_memory_equal(again.vectors[v].flat, a.vectors[v].flat, schema.count * sizeof(float));
+    eni_checkpoint_fini(&a);
+    eni_checkpoint_fini(&b);
+    eni_checkpoint_fini(&again);
 }
 
 /* --init=CHECKPOINT and `entrain eval` take its weights. */
@@ -420,6 +448,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back_as_it_was),
+        cmocka_unit_test(it_is_read_in_any_order),
         cmocka_unit_test(its_weights_are_read_as_weights),
         cmocka_unit_test(a_state_comes_back_with_the_weights),
         cmocka_unit_test(every_flipped_bit_is_found),

@@ -32,7 +32,7 @@ static int drop_listing(void **state)
 static en_status add(int kind, const char *xml)
 {
     why[0] = '\0';
-    return eni_listing_add(&listing, kind, xml, strlen(xml), why, sizeof why);
+    return eni_listing_add(&listing, kind, "", xml, strlen(xml), why, sizeof why);
 }
 
 static void expect_object(size_t i, const char *key, const char *etag, uint64_t size)
@@ -138,6 +138,23 @@ static void one_etag_in_many_forms(void **state)
     assert_string_equal(etag, "");
 }
 
+/* Of an object, and of a folder alone, which a message shows without the prefix. */
+static void a_key_without_the_prefix(void **state)
+{
+    static const char *const pages[] = {LIST(OBJECT("data/a", "e", "1") OBJECT("b", "e", "1")),
+                                        LIST("<CommonPrefixes><Prefix>d/</Prefix></CommonPrefixes>")};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            eni_listing_add(&listing, ENI_S3, "data/", pages[i], strlen(pages[i]), why, sizeof why),
+            EN_EFORMAT);
+        assert_non_null(strstr(why, "prefix"));
+        eni_listing_fini(&listing);
+    }
+    assert_int_equal(eni_listing_add(&listing, ENI_S3, "d", pages[1], strlen(pages[1]), why, sizeof why),
+                     EN_OK);
+}
+
 static void a_key_of_1024_bytes_and_of_one_more(void **state)
 {
     (void)state;
@@ -240,7 +257,7 @@ static void a_page_that_is_cut_anywhere(void **state)
         char *cut = malloc(n + 1); /* exactly so long */
         assert_non_null(cut);
         memcpy(cut, whole, n);
-        assert_int_equal(eni_listing_add(&listing, ENI_S3, n == 0 ? NULL : cut, n, why, sizeof why),
+        assert_int_equal(eni_listing_add(&listing, ENI_S3, "", n == 0 ? NULL : cut, n, why, sizeof why),
                          EN_EFORMAT);
         eni_listing_fini(&listing);
         free(cut);
@@ -430,6 +447,7 @@ int main(void)
                                        A_TEST(pages_of_oss),
                                        A_TEST(nothing_is_lost_between_pieces),
                                        A_TEST(one_etag_in_many_forms),
+                                       A_TEST(a_key_without_the_prefix),
                                        A_TEST(a_key_of_1024_bytes_and_of_one_more),
                                        A_TEST(a_long_key_that_is_encoded),
                                        A_TEST(bad_pages),

@@ -165,10 +165,7 @@ static void csv_quotes_what_it_must(void **state)
     eni_csv csv;
     assert_int_equal(eni_csv_open(&csv, "a,b"), EN_OK);
     eni_csv_text(&csv, "x,\"y\"");
-    fputc(',', csv.file);
-    eni_csv_number(&csv, 0.25);
-    fputc(',', csv.file);
-    eni_csv_number(&csv, 12345678901.0);
+    ENI_CSV_PUT(&csv, 0.25, 12345678901.0);
     fputc(',', csv.file);
     eni_csv_name(&csv, "ssp:bound=2,lr=\"a b\"");
     assert_int_equal(eni_csv_close(&csv, dir, "data", canvas.page), EN_OK);

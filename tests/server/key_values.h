@@ -6,6 +6,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "ops/schedule.h"
 #include "runtime/control/control.h"
 
 /* Buckets are numbered from the end of the flat vector. */

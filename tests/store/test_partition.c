@@ -195,6 +195,43 @@ static void a_mean_that_is_not_finite_changes_nothing(void **state)
     rig_free(&r);
 }
 
+/* ---- the mean of one ------------------------------------------------------------------------------------ */
+
+/* ps-async steps with each gradient alone, whatever its samples: the bytes of ops/, and nothing for a gradient
+ * that is not finite. */
+static void the_mean_of_one_is_that_one(void **state)
+{
+    (void)state;
+    const uint64_t count = 37;
+    eni_store_config config = rig_config(rig_strategy("ps-async"), 2, &count, 1);
+    rig r = rig_new(&config);
+    float w[37], mean[37], momentum[37] = {0}, grad[37], *slots[] = {momentum};
+    memcpy(w, eni_store_weights(r.store, 0, NULL), sizeof w);
+    uint64_t applied = 0, version = 0;
+    for (uint64_t t = 0; t < 8; t++) {
+        const uint64_t nsamples = 3 + t;
+        const float *src = grad;
+        for (uint64_t i = 0; i < count; i++)
+            grad[i] = rig_gradient(0, t, 0, i);
+        grad[0] = -0.0f;
+        grad[1] = 1e-45f;
+        if (t == 5) grad[36] = NAN;
+        rig_call(&r, 0, 0, t + 1, version, nsamples, grad, count);
+        assert_int_equal(rig_for(&r, 0)->type, t == 5 ? ENI_STORE_REFUSE : ENI_STORE_REPLY);
+        if (t != 5) {
+            eni_hyper hyper = config.hyper;
+            hyper.lr = eni_schedule_lr(&config.schedule, applied);
+            hyper.step = version;
+            eni_mean_ranks(mean, &src, &nsamples, 1, ENI_SUM_RANK, count, 0, count);
+            config.optimizer->step(w, slots, mean, count, &hyper);
+            applied += nsamples;
+        }
+        assert_memory_equal(eni_store_weights(r.store, 0, &version), w, sizeof w);
+    }
+    assert_int_equal(version, 7);
+    rig_free(&r);
+}
+
 /* ---- borrowed payloads --------------------------------------------------------------------------------- */
 
 /* n-softsync with two gradients per step: a push is answered while its gradient is still staged. */
@@ -335,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_delta_counts_each_client_once),
         cmocka_unit_test(more_shards_than_lines_leave_partitions_empty),
         cmocka_unit_test(a_mean_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(the_mean_of_one_is_that_one),
         cmocka_unit_test(borrowed_memory_may_change_after_the_answer),
         cmocka_unit_test(owned_payloads_are_never_copied),
         cmocka_unit_test(every_payload_is_released_once),

@@ -368,6 +368,7 @@ static en_status run_pass(eni_stage *g)
     g->nturns = turns_of(g);
     if (is_counted(g)) eni_straggler_begin_step(&g->straggler, (uint64_t)g->all->pass.step);
     if (g->nturns == 0) return EN_OK;
+    en_model_new_weights(g->model);
     EN_TRY(copy_vectors_in(g));
     for (int i = 0; i < g->nturns; i++)
         EN_TRY(take_turn(g, i));

@@ -159,7 +159,8 @@ static en_status open_stage(eni_stage *g)
                                     .first = g->part.first,
                                     .end = g->part.end,
                                     .input = (uint32_t)g->part.input,
-                                    .in_flight = (uint32_t)g->in_flight};
+                                    .in_flight = (uint32_t)g->in_flight,
+                                    .keeps_weights = o->nchunks > 1 && !o->are_replicas};
     g->index = device.index;
     EN_TRY(eni_device_open_with(o->device, &device, &g->device));
     const size_t nturns = 2 * (size_t)o->nchunks + ENI_STAGES_AT_ONCE;

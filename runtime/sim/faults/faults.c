@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "runtime/sim/faults/faults_impl.h"
 
@@ -41,27 +40,28 @@ static void draw_faults(eni_sim *sim)
     eni_faults_post(sim, plan->quiet_ns + plan->limit_ns, time_is_up, NULL);
 }
 
-static en_status open_kept(const eni_sim *sim, eni_snapshot *kept)
+static en_status open_kept(eni_sim *sim, eni_snapshot *kept)
 {
-    kept->seq = eni_alloc_array((size_t)sim->nranks * sim->buckets->n, sizeof *kept->seq);
-    kept->incarnation = eni_alloc_array((size_t)sim->nranks, sizeof *kept->incarnation);
-    kept->has_finished = eni_alloc((size_t)sim->nranks);
+    const size_t ranks = (size_t)sim->nranks;
+    kept->seq = eni_sim_alloc(sim, ranks * sim->buckets->n * sizeof *kept->seq);
+    kept->incarnation = eni_sim_alloc(sim, ranks * sizeof *kept->incarnation);
+    kept->has_finished = eni_sim_alloc(sim, ranks);
     return kept->seq != NULL && kept->incarnation != NULL && kept->has_finished != NULL ? EN_OK : EN_ENOMEM;
 }
 
 static en_status open_faults(eni_sim *sim)
 {
     const size_t stores = (size_t)sim->stores.n, ranks = (size_t)sim->nranks;
-    eni_fault_state *w = sim->fault_state = eni_alloc(sizeof *w);
+    eni_fault_state *w = sim->fault_state = eni_sim_alloc(sim, sizeof *w);
     if (w == NULL) return EN_ENOMEM;
     w->plan = sim->config->faults_config;
     w->figures = w->plan->figures;
     *w->figures = (eni_fault_stats){0};
     w->key = (eni_rng_key){.seed = w->plan->seed, .purpose = ENI_RNG_SIM, .rank = STREAM};
-    w->fault = eni_alloc_array(stores, sizeof *w->fault);
-    w->member = eni_alloc_array(ranks, sizeof *w->member);
-    w->attempt = eni_alloc_array(ranks * stores * ((size_t)sim->buckets->n + 1), sizeof *w->attempt);
-    w->cut = eni_alloc_array((size_t)w->plan->cuts, sizeof *w->cut);
+    w->fault = eni_sim_alloc(sim, stores * sizeof *w->fault);
+    w->member = eni_sim_alloc(sim, ranks * sizeof *w->member);
+    w->attempt = eni_sim_alloc(sim, ranks * stores * ((size_t)sim->buckets->n + 1) * sizeof *w->attempt);
+    w->cut = eni_sim_alloc(sim, (size_t)w->plan->cuts * sizeof *w->cut);
     if (w->fault == NULL || w->member == NULL || w->attempt == NULL || w->cut == NULL) return EN_ENOMEM;
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = true};
@@ -78,28 +78,13 @@ static en_status open_faults(eni_sim *sim)
     return sim->status;
 }
 
-static void close_kept(eni_snapshot *kept)
-{
-    free(kept->bytes);
-    eni_free(kept->seq);
-    eni_free(kept->incarnation);
-    eni_free(kept->has_finished);
-}
-
 static void close_faults(eni_sim *sim)
 {
     eni_fault_state *w = sim->fault_state;
-    if (w == NULL) return;
-    for (int32_t k = 0; w->fault != NULL && k < sim->stores.n; k++) {
-        close_kept(&w->fault[k].safe);
-        close_kept(&w->fault[k].pending);
+    for (int32_t k = 0; w != NULL && w->fault != NULL && k < sim->stores.n; k++) {
+        free(w->fault[k].safe.bytes);
+        free(w->fault[k].pending.bytes);
     }
-    eni_free(w->fault);
-    eni_free(w->member);
-    eni_free(w->attempt);
-    eni_free(w->cut);
-    eni_free(w);
-    sim->fault_state = NULL;
 }
 
 static bool is_over(const eni_sim *sim)
