@@ -56,6 +56,7 @@ struct en_rank {
     locale_t plain;      /* numbers have a point, in records too; (locale_t)0: not yet */
     locale_t programs;   /* during a call: the program's own */
     atomic_bool is_in_call, is_signalled;
+    bool is_cut; /* a run that claims ended early, by a signal */
 
     eni_micro ahead[EN_RANK_AHEAD]; /* ring of batches handed out and not begun */
     uint64_t nhanded, nbegun;
@@ -460,7 +461,8 @@ static en_status take_group(eni_job *job, const en_rank_rates *rates, const en_m
 {
     eni_param_groups *groups = job->groups;
     const eni_param_group asked =
-        rates == NULL ? groups->group[0] : (eni_param_group){rates->lr_factor, rates->weight_decay};
+        rates == NULL ? groups->group[0] /* not -0, which their text lacks */
+                      : (eni_param_group){rates->lr_factor + 0.0f, rates->weight_decay + 0.0f};
     uint32_t g = 0;
     if (!(asked.lr_factor >= 0 && asked.lr_factor <= 1e6f && asked.weight_decay >= 0 &&
           asked.weight_decay <= 1e6f))
@@ -806,6 +808,7 @@ en_status en_rank_next(en_rank *rank, en_rank_batch *batch_out)
     const en_status st = choose(rank, micro);
     if (st == EN_ESTOP) {
         rank->is_last = true; /* those that are handed out are still to come */
+        rank->is_cut = rank->rank.job.is_claiming && atomic_load(&rank->is_signalled);
         return left(rank, st);
     }
     if (st != EN_OK) return done(rank, st);
@@ -960,6 +963,8 @@ en_status en_rank_finish(en_rank *rank, const en_rank_score *score)
 en_status en_rank_end(en_rank *rank)
 {
     EN_TRY(entered(rank));
+    const bool is_cut =
+        rank->phase == OVER || rank->is_cut; /* a signal in the last step ends nothing early */
     const bool is_over =
         rank->phase == OVER || (rank->phase == IDLE && rank->is_last && rank->nhanded == rank->nbegun);
     if (!is_over)
@@ -970,14 +975,15 @@ en_status en_rank_end(en_rank *rank)
     if (st == EN_OK) st = eni_run_leave(&rank->rank);
     if (st != EN_OK) return done(rank, st);
     rank->phase = LEFT;
-    eni_end_write((int)rank->config.result_fd, atomic_load(&rank->is_signalled) ? EN_EINTR : EN_OK);
+    eni_end_write((int)rank->config.result_fd, is_cut && atomic_load(&rank->is_signalled) ? EN_EINTR : EN_OK);
     return left(rank, EN_OK);
 }
 
 void en_rank_stop(en_rank *rank, const char *why)
 {
     if (rank == NULL || getpid() != rank->pid) return;
-    if (why != NULL && strncmp(why, "SIG", 3) == 0) atomic_store(&rank->is_signalled, true);
+    if (why != NULL && (!strcmp(why, "SIGINT") || !strcmp(why, "SIGTERM") || !strcmp(why, "SIGHUP")))
+        atomic_store(&rank->is_signalled, true);
     eni_member_stop(rank->rank.member, why != NULL ? why : "the program");
 }
 

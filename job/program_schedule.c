@@ -51,7 +51,7 @@ static bool draw_on(eni_rate_points *points, line *l, rate_at next, double close
 static en_status read_all(const eni_plan *plan, eni_factor_of factor_of, void *user, double *factors_out)
 {
     for (uint64_t step = 0; step < plan->steps; step++) {
-        const double factor = factor_of(user, step, step / plan->epoch_steps);
+        const double factor = factor_of(user, step, step / plan->epoch_steps) + 0.0; /* not -0 */
         factors_out[step] = factor;
         if (factor >= 0 && factor <= 1e6) continue;
         return eni_fail(EN_EINVAL, "rank",

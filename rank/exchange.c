@@ -513,8 +513,8 @@ en_status eni_rank_start(eni_rank *self)
     EN_TRY(eni_host_open(&config, &self->exchange.host));
     EN_TRY(check_judged(self));
     EN_TRY(eni_resume_state(self));
-    eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);
-    const en_status st = eni_host_share_params(self->exchange.host, self->trainer.writes_arena);
+    eni_member_wait_begin(self->member, "barrier", "one optimizer state", 0, 1);
+    const en_status st = eni_host_share_step(self->exchange.host, self->trainer.writes_arena);
     eni_member_wait_end(self->member);
     EN_TRY(st);
     EN_TRY(share_weights(self));

@@ -638,7 +638,9 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
     const int64_t first =
         eni_shaper_first(shard->config.shaper, packet->header.deliver_ns, packet->bytes + ENI_HEADER_CHARGE);
     const bool is_early = first > now && first <= now + DELAY_MAX_S * ENI_SECOND;
-    if (!is_early || !delay(shard, packet, first, false)) let_in(shard, packet, now);
+    if (is_early && delay(shard, packet, first, false)) return;
+    eni_shard_take_delayed(shard, now); /* those whose first byte was here before */
+    let_in(shard, packet, now);
 }
 
 void eni_shard_take_delayed(eni_shard *shard, int64_t now_ns)

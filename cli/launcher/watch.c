@@ -168,6 +168,7 @@ static void note_lost(eni_launcher *l, eni_child *c)
     note_broken(l);
     if (l->failed == NULL && !(l->has_named && l->has_death)) {
         l->failed = c;
+        l->has_named = false; /* a rank that gave up, perhaps */
         begin_to_name(l);
     }
     if (l->first == EN_OK) l->first = EN_EPEER;
@@ -210,6 +211,8 @@ static void note_end(eni_launcher *l, eni_child *c)
     const bool is_hidden = code == 0 && is_program(l) && c->end != EN_OK && c->end != EN_ESTOP;
     const bool is_signalled = is_hidden ? c->end == EN_EINTR : code > 128;
     if ((code == 0 && !is_hidden) || l->first != EN_OK) return;
+    if (l->may_lose_ranks && c->rank > 0 && !l->is_ending && c->has_said_end && c->end == EN_EPEER)
+        return; /* the others go on without it */
     if (is_signalled && is_program(l) && (is_hidden || c->rank < 0)) {
         if (c->end == EN_ESTOP) return;
         eni_error("launch", "%s (pid %d) was ended by %s, and so was the run, before its end", c->role,

@@ -264,7 +264,8 @@ EN_RANK_API en_status en_rank_end(en_rank *rank);
 
 /* Asks for an early end in good order, as Ctrl-C does under `entrain run`: returns at once, and all ranks get EN_ESTOP before
  * the same step, or at their next batch if batches are claimed. `why` is for people; NULL: none. With the name of a signal to
- * this process ("SIGTERM"), `entrain run` names this rank, and its exit code is 143. rank NULL is fine. */
+ * this process ("SIGTERM"), `entrain run` names this rank, and its exit code is 143. rank NULL is fine. Takes locks, so not in
+ * a signal handler: in a thread that waits for signals (sigwait, signalfd). */
 EN_RANK_API void en_rank_stop(en_rank *rank, const char *why);
 
 /* The program cannot go on: every call that waits, here and on all ranks, ends, and the others name this rank with `why`

@@ -6,7 +6,7 @@
 
 #include "entrain/model.h"
 
-/* Whether the tensor lies otherwise than row-major. */
+/* Whether the tensor lies otherwise than row-major: an order is all zeros, or has each dimension once (eni_rows_set_order). */
 static inline bool eni_rows_differ(const en_model_tensor *tensor)
 {
     return tensor->order[0] != tensor->order[1];

@@ -301,13 +301,11 @@ class Rank(entrain.Rank):
         self._forget()
 
     def _step_own(self, names):
-        others = {p: p.grad for p in map(self._trained.get, self._tensors.keys() - names)}  # backward may go on
-        for p in others:
-            p.grad = None
-        for name in names:
-            self._trained[name].grad = self._gradient[name]
+        was = {p: p.grad for p in self._trained.values()}  # backward may go on, and what has left must not be used again
+        for name, p in self._trained.items():
+            p.grad = self._gradient[name] if name in names else None
         self._optimizer.step()
-        for p, grad in others.items():
+        for p, grad in was.items():
             p.grad = grad
 
     def end(self):

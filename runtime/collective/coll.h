@@ -133,7 +133,7 @@ typedef struct eni_coll_op {
     /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from`. The rank itself as `to`:
      * sends to nobody; as `from`: its own vector. */
     int to, from;
-    uint32_t slot_in;
+    uint32_t slot_in; /* ENI_COLL_SENDRECV: receives; ENI_COLL_MEAN_STEP with `copies`: what is copied */
     /* ENI_COLL_MEAN_STEP: takes the mean; the vectors stay as they are. All ranks may read what it writes on
      * one rank once the operation is done. With `copies`, what it has written of slot_in goes to all ranks'. */
     eni_coll_on_reduced on_reduced;

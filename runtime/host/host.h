@@ -148,7 +148,7 @@ void eni_host_close(eni_host *host);
  * 0's weights (unless they have their own, all alike) and optimizer state, and mean_step is one pass.
  * Otherwise it does nothing, as with steps_outside. Without the call every rank keeps its own. EN_OK, or as
  * eni_coll_share. */
-en_status eni_host_share_params(eni_host *host, bool has_own_params);
+en_status eni_host_share_step(eni_host *host, bool has_own_params);
 
 /* Begins a step. `nsamples` are behind this rank's gradient; all ranks applied `samples_before` before it,
  * from which the learning rate of this rank's own steps follows. */

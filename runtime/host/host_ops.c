@@ -358,7 +358,7 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
  *
  * This is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
-en_status eni_host_share_params(eni_host *host, bool has_own_params)
+en_status eni_host_share_step(eni_host *host, bool has_own_params)
 {
     const eni_host_config *c = &host->config;
     eni_host_note_start(host); /* off the clock */
@@ -377,7 +377,7 @@ en_status eni_host_share_params(eni_host *host, bool has_own_params)
  * none of its own. */
 static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
-    const eni_request *r = user;
+    eni_request *r = user;
     eni_host *host = r->host;
     const eni_host_config *c = &host->config;
     const uint64_t at = c->buckets->bucket[r->bucket->id].lo + lo;
@@ -387,7 +387,9 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
         slots[i] = eni_arena_at(c->arena, host->slots.optimizer + (uint32_t)i, at);
     eni_mean_step_range(c->optimizer, at, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo,
                         &r->hyper);
-    eni_host_updated(host, r->bucket->id, begin);
+    if (r->stepped_ns == 0) r->stepping_ns = begin;
+    r->stepped_ns = eni_host_now(host);
+    host->counters.update_ns += r->stepped_ns - begin;
 }
 
 /* Makes the request's all-reduce the pass that averages and steps. */
@@ -714,6 +716,7 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     if (r->is_mean) host->of[r->bucket->id].is_empty = r->op.samples == 0;
     if (r->is_mean && r->op.samples != UINT64_MAX) host->of[r->bucket->id].grad_samples = r->op.samples;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
+    if (r->stepped_ns != 0) eni_host_trace_update(host, r->bucket->id, r->stepping_ns, r->stepped_ns);
     if (r->then_step && !r->is_fused) take_step(host, r->bucket);
     return EN_OK;
 }

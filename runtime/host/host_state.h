@@ -43,6 +43,7 @@ typedef struct eni_request {
     bool is_unsent;          /* and is not sent yet (host_ops.c) */
     en_status failed;        /* why it could not start, or its wait's status; EN_OK: no failure so far */
     eni_hyper hyper;
+    int64_t stepping_ns, stepped_ns; /* is_fused: its first piece began, its last one ended; 0: none */
 } eni_request;
 
 /* The running hook of the strategy. */
@@ -163,13 +164,18 @@ static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
     host->now.busy_ns = eni_host_busy(host);
 }
 
+static inline void eni_host_trace_update(eni_host *host, uint32_t bucket, int64_t begin_ns, int64_t end_ns)
+{
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin_ns, end_ns, (int64_t)host->now.step,
+                   (int)bucket, 0);
+}
+
 /* Notes that this rank has stepped weights of a bucket since begin_ns. */
 static inline void eni_host_updated(eni_host *host, uint32_t bucket, int64_t begin_ns)
 {
     const int64_t end_ns = eni_host_now(host);
     host->counters.update_ns += end_ns - begin_ns;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin_ns, end_ns, (int64_t)host->now.step,
-                   (int)bucket, 0);
+    eni_host_trace_update(host, bucket, begin_ns, end_ns);
 }
 
 /* Whether the slot has optimizer state. */

@@ -166,7 +166,7 @@ static int trains(int rank, int n, cluster_board *board, void *user)
         CLUSTER_CHECK(eni_coll_run(me.coll, &barrier) == EN_OK);
         for (int i = 0; i < COUNT && (rank == 0 || !is_one || has_own_params); i++)
             param[i] = 0.5f;
-        CLUSTER_CHECK(eni_host_share_params(me.host, has_own_params) == EN_OK);
+        CLUSTER_CHECK(eni_host_share_step(me.host, has_own_params) == EN_OK);
         CLUSTER_CHECK(param[COUNT - 1] == 0.5f);
         eni_coll_count(me.coll, &before);
         for (int t = 0; t < STEPS; t++)
@@ -208,7 +208,7 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     struct rank me;
     int errors = 0;
     if (rank_open(&me, rank, n, board, user, 1) != 0) return 1;
-    CLUSTER_CHECK(eni_host_share_params(me.host, false) == EN_OK);
+    CLUSTER_CHECK(eni_host_share_step(me.host, false) == EN_OK);
     en_host *h = view.table;
     const en_bucket *b = view.bucket[1];
     eni_log_set_sink(keep_quiet, &errors);

@@ -431,6 +431,14 @@ def check_refusals():
         refused(("has left",), lambda: rank._optimizer.step())
         refused(("twice",), loss.backward)
         rank.stop()
+    with alone(half, p(half), strategy="local-sgd", step="torch") as rank:
+        x, y = next(rank.batches())
+        F.cross_entropy(half(x), y).backward()
+        before = half.weight.clone()
+        refused(("has left",), lambda: nn.utils.clip_grad_norm_(half.parameters(), 1.0))
+        refused(("has left",), lambda: rank._optimizer.step())
+        assert torch.equal(half.weight, before)
+        rank.stop()
     with alone(half, p(half)) as rank:
         batches = rank.batches()
         next(batches)
