@@ -219,6 +219,20 @@ print("has ended")
 """
 
 
+LATE = """
+import os, signal, entrain
+is_over = False
+def evaluate(weights):
+    if is_over: os.kill(os.getpid(), signal.SIGTERM)
+    return 1.0
+rank = entrain.Rank({"w": [1.0]}, 100, batch_size=5, epochs=1, evaluate=evaluate)
+for samples in rank.batches():
+    rank.finish(1)
+is_over = True
+rank.end()
+"""
+
+
 HIDES = """
 import entrain
 try:
@@ -265,6 +279,8 @@ def test_ends(top):
         assert run.returncode == 128 + signal.SIGTERM and "has ended" in said[0], (strategy, run.returncode, said)
         assert any(f"rank 0 (pid {pid}) was ended by a signal" in line for line in said[1].splitlines()), said
         assert load(out, "result.json")["exit"] == "interrupted", said
+    for strategy in "ring", "ps-async":  # one that comes when all steps are done changes nothing
+        entrain("run", "-n", 2, f"--strategy={strategy}", "--quiet", "--", sys.executable, "-c", LATE)
     said = entrain("run", "-n", 2, "--strategy=ring", "--quiet", "--", sys.executable, "-c", HIDES, code=1)[1]
     assert "diverged" in said, said
     # Stops psd during an endless step: the launcher kills all processes before one of them fails by itself.
