@@ -155,10 +155,16 @@ static void note_broken(eni_launcher *l)
     if (l->course.broken_ns == 0) l->course.broken_ns = eni_now_ns();
 }
 
+/* The strategy can go on without this rank. */
+static bool may_lose(const eni_launcher *l, const eni_child *c)
+{
+    return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
+}
+
 static void note_lost(eni_launcher *l, eni_child *c)
 {
     char cause[sizeof c->cause];
-    if (l->may_lose_ranks && c->rank > 0 && !l->is_ending) { /* the strategy can go on without it */
+    if (may_lose(l, c)) {
         describe_end(l, c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
                  l->course.begun_ns != 0 ? "; the others go on" : "");
@@ -211,8 +217,7 @@ static void note_end(eni_launcher *l, eni_child *c)
     const bool is_hidden = code == 0 && is_program(l) && c->end != EN_OK && c->end != EN_ESTOP;
     const bool is_signalled = is_hidden ? c->end == EN_EINTR : code > 128;
     if ((code == 0 && !is_hidden) || l->first != EN_OK) return;
-    if (l->may_lose_ranks && c->rank > 0 && !l->is_ending && c->has_said_end && c->end == EN_EPEER)
-        return; /* the others go on without it */
+    if (may_lose(l, c) && c->has_said_end && c->end == EN_EPEER) return; /* the others go on */
     if (is_signalled && is_program(l) && (is_hidden || c->rank < 0)) {
         if (c->end == EN_ESTOP) return;
         eni_error("launch", "%s (pid %d) was ended by %s, and so was the run, before its end", c->role,
